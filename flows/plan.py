@@ -83,7 +83,8 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
     known = {n: f for n, f in _FIGURES.items() if any(getattr(s, f[0]) is not None for s in stages)}
     table = []
     for s in stages:
-        row = {"stage": s.stage, "action": s.action, "why": s.why}
+        why = "; ".join(filter(None, (s.why, s.binds)))
+        row = {"stage": s.stage, "action": s.action, "why": why}
         for column, (figure, written, _) in known.items():
             value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
             text = NOT_MEASURED if value is None else mark + written(value)
@@ -115,6 +116,11 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
     ]
 
 
+def prices(stages: Plan) -> list[tuple[str, str]]:
+    """(stage, whose prices its cost rests on, or that none are known) of those at an endpoint."""
+    return [(s.stage, s.prices) for s in stages if s.prices]
+
+
 def summary(stages: Plan) -> str:
     """What the stages that are not reused take, and what the figures rest on, as Markdown."""
     todo = [s for s in stages if s.action != "reuse"]
@@ -135,6 +141,7 @@ def summary(stages: Plan) -> str:
         saved=[(s.stage, tokens(s.counts[SAVED])) for s in todo if s.counts.get(SAVED)],
         plan=stages,
         assumptions=assumptions(stages),
+        prices=prices(stages),
     ).rstrip()
 
 

@@ -20,7 +20,7 @@ Price = Annotated[float, Field(ge=0)]
 @cache
 def read_catalogue(name: str) -> dict[str, Any]:
     """What `configs/catalogue/<name>.toml` says by name: `catalogue`, of the keys of a `Source`;
-    `benchmarks` and their `problems`; `gpus`; `models`, of their sizes."""
+    `benchmarks` and their `problems`; `gpus`; `models`, of their sizes; `prices` of endpoints."""
     return tomllib.loads((CATALOGUE / f"{name}.toml").read_text(encoding="utf-8"))
 
 

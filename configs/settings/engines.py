@@ -1,7 +1,9 @@
 """Settings of the engines that answer prompts: teachers, raters and our own checkpoints."""
 
+from collections.abc import Collection
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,7 +24,11 @@ from klear.configs.settings.base import (
     Runtime,
     Settings,
     Share,
+    read_catalogue,
 )
+
+MOST_REQUESTS = 1_024
+"""In flight, where nobody set a number: more answers than one process reads as they stream."""
 
 
 def url_without_secret(url: str, instead: str) -> str:
@@ -46,8 +52,11 @@ def no_secret(instead: str) -> AfterValidator:
 class EngineRuntime(Runtime):
     """How samples are computed; changes no sample's meaning."""
 
-    concurrency: PositiveInt = 64
-    """Requests in flight (endpoint); fewer are asked while the endpoint refuses"""
+    concurrency: PositiveInt | None = None
+    """Most requests in flight; empty: up to 1,024. As many are as the endpoint sustains: more while
+    that brings more tokens a second, fewer when it refuses (endpoint)"""
+    batch: bool = False
+    """By the endpoint's batch API: up to a day, often at half the price (endpoint)"""
     silence_timeout_s: PositiveFloat = 600.0
     """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
@@ -66,7 +75,8 @@ class EngineRuntime(Runtime):
     """Memory for this many tokens of prompt and answer; an answer that may need more is refused,
     not cut; default: the model's (vllm)"""
     input_price: Price | None = None
-    """Per million prompt tokens: the cost is reported"""
+    """Per million prompt tokens: the cost is reported; without both prices, those that the
+    catalogue knows of the host of base_url"""
     output_price: Price | None = None
     """Per million answer tokens"""
     approve_above: Price | None = None
@@ -75,6 +85,29 @@ class EngineRuntime(Runtime):
     """What a person approved"""
 
     request_timeout_s: ClassVar = 7200.0  # one attempt at an endpoint, from start to end
+
+
+class Prices(NamedTuple):
+    """Money per million tokens of prompts and of answers."""
+
+    input: float
+    output: float
+    said: str
+    """Whose figures these are, and of when; empty: the settings'."""
+
+
+def catalogue_prices(base_url: str, names: Collection[str], batch: bool) -> Prices | None:
+    """What `configs/catalogue/prices.toml` knows of a model under one of its `names`, through the
+    batch API with a known discount; None: nothing."""
+    listed, host = read_catalogue("prices"), urlsplit(base_url).hostname or ""
+    wanted = {name.lower() for name in names}
+    for pattern, models in listed["hosts"].items():
+        for name, price in models.items() if fnmatchcase(host, pattern) else ():
+            if name.lower() in wanted:
+                share = price.get("batch", 1.0) if batch else 1.0
+                said = f"{listed['currency']}, {name} at {host}, {listed['date']}"
+                return Prices(share * price["input"], share * price["output"], said)
+    return None
 
 
 class EngineSettings(Settings):
@@ -136,6 +169,14 @@ class EngineSettings(Settings):
     )
     model_field: ClassVar = "model"  # who answered, of a recorded row
 
+    @property
+    def prices(self) -> Prices | None:
+        """What tokens cost: by the settings, else by the catalogue; None where nobody knows."""
+        how = self.runtime
+        if how.input_price is not None or how.output_price is not None:
+            return Prices(how.input_price or 0.0, how.output_price or 0.0, "")
+        return catalogue_prices(self.base_url, (self.model, self.served_model), how.batch)
+
     @model_validator(mode="after")
     def the_engine_has_what_it_needs(self) -> Self:
         needs = {"scripted": (), "recorded": ("files",), "openai": ("model", "base_url")}
@@ -143,6 +184,8 @@ class EngineSettings(Settings):
             if self.kind != "recorded" or self.files:
                 raise ValueError("engine from=catalogue goes with kind=recorded, without files")
             needs["recorded"] = ()
+        if self.runtime.batch and self.kind != "openai":
+            raise ValueError(f"runtime.batch=true goes with engine kind=openai, not {self.kind}")
         for name in needs.get(self.kind, ("model",)):
             if not getattr(self, name):
                 raise ValueError(f"engine kind={self.kind} needs {name}")

@@ -52,8 +52,18 @@ class Assumptions(Settings):
     measured: Llama 3 reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4)"""
     generate_mfu: Share = 0.05
     """Generation, bound by memory: 2·N FLOPs a token; not measured: vLLM's benchmark gives yours"""
-    stream_tokens_per_second: PositiveFloat = 30.0
-    """Of one request to an endpoint, times its concurrency; not measured: it is yours"""
+    stream_tokens_per_second: PositiveFloat = 20.0
+    """Of one request to an endpoint: DeepSeek's mean for V3 and R1 was 20 to 22 (its overview of
+    its inference system, February 2025)"""
+    endpoint_requests: PositiveInt = 500
+    """That an endpoint answers at once, all stages that ask it together; not measured: DeepSeek's
+    limit of an account for its large model (2,500 for the small one; api-docs.deepseek.com,
+    November 2026)"""
+    client_tokens_per_second: PositiveFloat = 16_000.0
+    """Streamed tokens that one process reads: 60 µs each, measured on one core"""
+    batch_tokens: PositiveFloat = 30e9
+    """That a batch API takes at once, and answers within a day: Together's limit for a model and
+    its window, which it calls best effort (docs.together.ai, November 2026)"""
     judged_per_core: PositiveFloat = 25.0
     """Answers judged a second and core: 16 tests of 2.4 ms each, by bench_judge.py"""
 

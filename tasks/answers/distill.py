@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 import orjson
 
 from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.configs.settings.engines import EngineSettings
 from klear.eval.judge.grades import Grade
 from klear.eval.records import Problem, Rejected, Sample, Trace
 from klear.eval.row_files import find_files
@@ -58,15 +58,16 @@ def all_answered(out: Path, requests: Sequence[Request]) -> bool:
 
 def ask(
     out: Path, requests: Sequence[Request], settings: SampleSettings, limit: float | None = None
-) -> float:
-    """Answer what the journal in `out` lacks; returns the tokens a second of this run.
+) -> dict[str, float]:
+    """Answer what the journal in `out` lacks; returns the `tokens_per_second` of this run and what
+    an endpoint sustained (`Engine.measured`).
 
     Raises EngineError when some could not be answered, SpentApproved when an endpoint's answers
     have cost `limit`. Finished answers are kept in every case.
     """
     engine, sampling = settings.engine, settings.sampling
     if all_answered(out, requests):
-        return 0.0
+        return {}
     if not is_local(engine):
         key = api_key(engine)
         return generate(out, requests, engine, sampling, report, key=key, limit=limit)
@@ -75,7 +76,7 @@ def ask(
         lines.writelines(orjson.dumps(r._asdict()) + b"\n" for r in requests)
     job = GenerateJob(out=out, engine=engine, sampling=sampling, requests=file)
     try:
-        return run_child(job, out).get("tokens_per_second", 0.0)
+        return run_child(job, out)
     except ChildFailed as error:
         name, _, message = str(error).splitlines()[-1].partition(": ")
         if name.endswith(EngineError.__name__):  # what the engine said, without its traceback
@@ -107,25 +108,28 @@ class NeedsApproval(ApprovalRequired):
         )
 
 
-def within_budget(out: Path, requests: Sequence[Request], settings: SampleSettings) -> float:
+def within_budget(
+    out: Path, requests: Sequence[Request], settings: SampleSettings
+) -> dict[str, float]:
     """`ask` them all, after a pilot if the settings ask for one. Raises NeedsApproval, before or
     while money is spent, and ValueError without prices."""
-    runtime = settings.engine.runtime
+    engine = settings.engine
+    runtime = engine.runtime
     if runtime.approve_above is None or all_answered(out, requests):
         return ask(out, requests, settings)
-    if cost_of(runtime, 1, 1) is None:
+    if engine.prices is None:
         raise ValueError(
             "engine.runtime.approve_above needs prices: set engine.runtime.input_price and "
             "output_price (per million tokens)"
         )
     pilot = pilot_of(requests, PILOT_PROMPTS)
-    ask(out, pilot, settings)
-    mean, high, said = estimate(out, pilot, len(requests), runtime)
+    measured = ask(out, pilot, settings)
+    mean, high, said = estimate(out, pilot, len(requests), engine)
     allowed = max(runtime.approve_above, runtime.approved_cost)
     if mean > allowed:
         raise NeedsApproval(said, allowed, high)
     try:
-        return ask(out, requests, settings, allowed)
+        return measured | ask(out, requests, settings, allowed)
     except SpentApproved as spent:
         raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost)) from None
 
@@ -138,17 +142,19 @@ def pilot_of(requests: Sequence[Request], prompts: int) -> list[Request]:
 
 
 def estimate(
-    out: Path, pilot: Sequence[Request], answers: int, runtime: EngineRuntime
+    out: Path, pilot: Sequence[Request], answers: int, engine: EngineSettings
 ) -> tuple[float, float, str]:
     """What `answers` answers like those of the pilot will cost, the upper end of its 95 % interval
-    by the spread of the pilot, and both in words."""
+    by the spread of the pilot, and both in words, with the date of prices from the catalogue."""
     with Journal(journal_path(out)) as journal:
         found = list(journal.samples(r.key for r in pilot))
-    costs = [cost_of(runtime, s.prompt_tokens, s.completion_tokens) or 0.0 for s in found] or [0.0]
+    costs = [cost_of(engine, s.prompt_tokens, s.completion_tokens) or 0.0 for s in found] or [0.0]
     each = fmean(costs)
     spread = 1.96 * stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0
     mean, low, high = (answers * x for x in (each, max(0.0, each - spread), each + spread))
-    cost = f"about {mean:,.2f} ({low:,.2f} to {high:,.2f}, by a pilot of {len(found)})"
+    said = engine.prices.said if engine.prices else ""
+    by = f"by a pilot of {len(found)}" + (f" and the prices of the catalogue: {said}" * bool(said))
+    cost = f"about {mean:,.2f} ({low:,.2f} to {high:,.2f}, {by})"
     return mean, high, f"{answers:,} answers would cost {cost}"
 
 
@@ -180,7 +186,7 @@ def write_outputs(
             rows.write(sample)
             answered.add((sample.problem_id, sample.index))
             ends[sample.finish_reason] += 1
-        counts = journal.figures(engine.runtime)
+        counts = journal.figures(engine)
     counts |= {name: ends[reason] for reason, name in KINDS.items()}
     with_answer = {problem for problem, _ in answered}
     with TableWriter(out / "rejected.parquet", Rejected) as rejected:
@@ -246,4 +252,4 @@ def distill(
             engine, requests = settings.fallback, [*requests, *without]
     speed = within_budget(out, requests, settings.model_copy(update={"engine": engine}))
     counts |= write_outputs(out, chosen, requests, engine)
-    return {**counts, "tokens_per_second": speed}
+    return {"tokens_per_second": 0.0} | counts | speed

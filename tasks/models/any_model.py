@@ -48,7 +48,7 @@ def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics
     subject = Subject(settings.engine, settings.model, settings.checkpoint, settings.template)
     everything = [p for problems in chosen.values() for p in problems]
     results, speed = run_benchmarks(out, subject, everything, settings.evaluate)
-    return {**metrics_of(results), **spent(settings.engine.runtime, [out], speed)}
+    return {**metrics_of(results), **spent(settings.engine, [out], speed)}
 
 
 def identified(evaluation: Evaluation) -> Evaluation:

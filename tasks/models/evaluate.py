@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import EngineRuntime, EngineSettings
+from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import (
@@ -100,7 +100,7 @@ def evaluate(
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
-    return {**metrics_of(results), **spent(runtime, scored, speed), "answers": answers}
+    return {**metrics_of(results), **spent(itself.engine, scored, speed), "answers": answers}
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:
@@ -127,7 +127,8 @@ def run_benchmarks(
     asked = list({p.id: p for chosen in problems for p in chosen}.values())
     write_table(out / "problems.parquet", Problem, asked)
     requests = requests_for(protocols, problems, settings.seed)
-    speed = ask(out, requests, SampleSettings(engine=subject.engine, sampling=settings.sampling))
+    sampled = SampleSettings(engine=subject.engine, sampling=settings.sampling)
+    speed = ask(out, requests, sampled).get("tokens_per_second", 0.0)
     samples: dict[Key, Sample] = {}
     with (
         Journal(journal_path(out)) as journal,
@@ -210,7 +211,7 @@ def engine_version(kind: str) -> str:
     return "OpenAI-compatible endpoint" if kind == "openai" else kind
 
 
-def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict[str, float]:
+def spent(engine: EngineSettings, folders: Iterable[Path], speed: float) -> dict[str, float]:
     """Tokens of the answers in these folders, their cost where there are prices, and tokens a
     second where any were generated now."""
     files = [folder / "samples.parquet" for folder in folders]
@@ -218,7 +219,7 @@ def spent(runtime: EngineRuntime, folders: Iterable[Path], speed: float) -> dict
         sum(sum(column(file, name)) for file in files)
         for name in ("prompt_tokens", "completion_tokens")
     )
-    cost = cost_of(runtime, prompt, tokens)
+    cost = cost_of(engine, prompt, tokens)
     return {
         "completion_tokens": tokens,
         **({} if cost is None else {"cost": cost}),

@@ -7,7 +7,7 @@ be the old ones.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +17,7 @@ import orjson
 
 from klear.configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import EngineRuntime
+from klear.configs.settings.engines import MOST_REQUESTS, EngineRuntime, EngineSettings
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings
 from klear.tasks.planning.work import Known, PastResult, StoreHistory, Work, kind_of
@@ -35,6 +35,7 @@ UNKNOWN = ""
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
+DAY_S = 86_400.0
 NO_MACHINES = Topology()
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
@@ -151,12 +152,15 @@ class Forecaster:
         assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
+        binds, price = "", ""
+        if isinstance(settings, SampleSettings) and settings.engine.kind == "openai":
+            rate, binds = self._endpoint(s, alike)
+            price = _said_of_prices(settings.engine)
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
         if isinstance(settings, SampleSettings):
-            prices = settings.engine.runtime
-            cost += cost_of(prices, work.prompt_tokens, work.tokens or 0.0) or 0.0
+            cost += cost_of(settings.engine, work.prompt_tokens, work.tokens or 0.0) or 0.0
         return PlannedStage(
             stage.name,
             seconds=seconds,
@@ -165,7 +169,9 @@ class Forecaster:
             gpu_hours=gpu_hours,
             cost=cost or None,
             assumptions=tuple(s.used),
-            assumed=assumed or not rate,
+            binds=binds,
+            prices=price,
+            assumed=assumed or not rate or bool(s.used),
             counts={**work.counts, ASSUMED: float(assumed)},
         )
 
@@ -207,15 +213,41 @@ class Forecaster:
             runtime = settings.engine.runtime
         return min(math.prod(getattr(runtime, n) for n in PARALLEL), everything) if runtime else 0
 
+    def _endpoint(self, s: Known, alike: Sequence[PastResult]) -> tuple[float, str]:
+        """Tokens a second of an endpoint, and what binds them: its own limit or speed, the setting
+        or this process; as far as an earlier result measured the same endpoint, by that."""
+        engine = s.settings.engine
+        if engine.runtime.batch:
+            return s.assume("batch_tokens") / DAY_S, "the tokens a batch API takes a day bind"
+        there = (p for p in alike if p.settings.get("engine.base_url") == engine.base_url)
+        past = next(there, None)
+        each, sustained, refused, whole = (
+            past.sum(name) if past else 0.0
+            for name in ("stream_tokens_per_second", "requests_in_flight", "refusals",
+                         "tokens_per_second")
+        )  # fmt: skip
+        if whole and not each:  # it does not stream
+            return whole, "as fast as measured"
+        each = each or s.assume("stream_tokens_per_second")
+        most = engine.runtime.concurrency or MOST_REQUESTS
+        asked = sustained or s.assume("endpoint_requests")
+        why = "the model's speed, at" if sustained and not refused else "the endpoint's limit of"
+        bounds = {
+            f"{why} {asked:,.0f} requests in flight": asked * each,
+            f"concurrency {most:,}": most * each,
+            "reading the streams in one process": s.assumptions.client_tokens_per_second,
+        }
+        bound = min(bounds, key=bounds.__getitem__)
+        if bound.startswith("reading"):
+            s.assume("client_tokens_per_second")
+        return bounds[bound], f"{bound} binds"
+
     def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
         """Seconds; None where nothing is known. A model takes 2·N FLOPs a token that it generates
         and 6·N one that it is trained on, which RL looks at first: 8·N."""
         by = "model" if body == "distill" and is_local(s.settings.engine) else kind_of(body).by
         if body == "judge":
             return self._judging(s, work.amount)
-        if body == "distill" and s.settings.engine.kind == "openai":
-            streams = s.settings.engine.runtime.concurrency
-            return work.amount / (s.assume("stream_tokens_per_second") * streams)
         if by != "model":
             return work.amount / ROWS_A_SECOND if by == "rows" else None
         peak = self.topology.card.tflops * 1e12 * count
@@ -235,6 +267,12 @@ class Forecaster:
     def _judging(self, s: Known, answers: float) -> float:
         workers = self.topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
+
+
+def _said_of_prices(engine: EngineSettings) -> str:
+    if engine.prices:
+        return engine.prices.said
+    return f"none known of {engine.model} at {engine.base_url}"
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -208,7 +208,7 @@ def distill(s: Known) -> Work:
     each, asked = s.mean("tokens", "samples"), 0.0
     if engine.kind not in FREE or engine.origin == "catalogue":
         each = s.answer_tokens(each, s.settings.sampling.max_tokens)
-    if engine.runtime.input_price is not None:
+    if engine.prices:
         asked = samples * (s.mean("prompt_tokens", "samples") or s.assume("prompt_tokens"))
     tokens = samples * each
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens}

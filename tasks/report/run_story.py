@@ -30,6 +30,11 @@ class PlannedStage(StageFigures):
     """Names in `configs.settings.topology.Assumptions`."""
     assumed: bool = False
     """Whether the figures rest on an assumption, of this stage or of one above."""
+    binds: str = ""
+    """What keeps an endpoint from being faster"""
+    prices: str = ""
+    """Of which date the prices of the catalogue are, or that nobody knows any; empty: the settings
+    have them, or there is nothing to pay"""
     counts: Mapping[str, float] = field(default_factory=dict)
     """What the result is expected to count, for the stages below."""
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -140,11 +140,19 @@ def serving(
     say: Callable[[str], str] | None = None,
 ) -> Iterator[Endpoint]:
     endpoint = Endpoint(choose, latency_s, slots, say or (lambda prompt: text_of(prompt, size)))
-    app = web.Application()
-    app.add_routes([
+    routes = [
         web.get("/v1/models", endpoint.models),
         web.post("/v1/chat/completions", endpoint.complete),
-    ])  # fmt: skip
+    ]
+    with serving_routes(routes) as endpoint.url:
+        yield endpoint
+
+
+@contextmanager
+def serving_routes(routes: Iterable[web.RouteDef]) -> Iterator[str]:
+    """Their base URL."""
+    app = web.Application()
+    app.add_routes(routes)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -155,9 +163,8 @@ def serving(
 
     there(runner.setup())
     there(web.TCPSite(runner, "127.0.0.1", 0).start())
-    endpoint.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     try:
-        yield endpoint
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
         there(runner.cleanup())
         loop.call_soon_threadsafe(loop.stop)

@@ -18,6 +18,7 @@ from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampli
 from klear.eval.records import Problem, Sample
 from klear.eval.tables import read_table, write_table
 from klear.training.engines import endpoint as module
+from klear.training.engines import in_flight
 from klear.training.engines.endpoint import EndpointEngine
 from klear.training.engines.interface import EngineError, Request
 from tests.endpoint.conftest import FAULTS, one_percent_of_each
@@ -103,6 +104,28 @@ def test_refusals_for_overload_cost_nothing_as_long_as_others_are_answered(endpo
         samples = asked(engine(endpoint.url, concurrency=16, max_retries=1), 40)
     assert Counter(s.problem_id for s in samples) == Counter(f"p{i}" for i in range(40))
     assert endpoint.faults["429 with Retry-After"]
+
+
+def test_without_a_number_as_many_are_asked_as_the_endpoint_sustains(endpoint_of, monkeypatch):
+    """It answers 12 at once. A round of half a second is two answers long; there are about ten."""
+    for where, name, value in ((in_flight, "ROUND_S", 0.5), (in_flight, "FIRST", 4)):
+        monkeypatch.setattr(where, name, value)
+    with endpoint_of(latency_s=0.25, slots=12) as endpoint:
+        e = engine(endpoint.url, concurrency=None, max_retries=20)
+        samples = asked(e, 200)
+    assert len({s.problem_id for s in samples}) == len(samples) == 200
+    assert 6 <= e.measured["requests_in_flight"] <= 16
+    assert e.measured["refusals"] > 0
+    assert e.measured["stream_tokens_per_second"] > 0
+    assert endpoint.most_in_flight <= 32
+
+
+def test_a_refusal_is_no_failure_as_long_as_the_answers_of_others_grow(endpoint_of):
+    """One waits twice as long as its retries, and no answer has come by then."""
+    with endpoint_of(latency_s=2.0, slots=1) as endpoint:
+        samples = asked(engine(endpoint.url, concurrency=2, max_retries=4), 2)
+    assert len(samples) == 2
+    assert endpoint.faults["429 with Retry-After"] > 5
 
 
 def test_the_next_request_waits_until_the_last_answer_is_taken(endpoint_of):

@@ -93,6 +93,21 @@ def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
     assert {s for s in stages if stages[s].seconds is None} == {"base", "report"}
 
 
+def test_the_plan_of_the_paper_names_whose_prices_it_takes_and_of_when(tmp_path):
+    at = "distill.engine.base_url=https://api.together.ai/v1"
+    model = "distill.engine.model=deepseek-ai/DeepSeek-R1"
+    settings = load_profile("paper", [at, model])
+    stages = plan(settings, of(tmp_path))
+    (distill,) = (s for s in stages if s.stage == "distill")
+    prompts, answers = 1_500_000 * 300, 1_500_000 * 10_000
+    assert distill.cost == pytest.approx((prompts * 3 + answers * 7) / 1e6)
+    said = summary(stages)
+    assert "distill: USD, deepseek-ai/DeepSeek-R1 at api.together.ai, 2026-" in said
+    assert "sample: none known of deepseek-ai/DeepSeek-R1 at http://127.0.0.1:8000/v1" in said
+    ours = by_stage(tmp_path, at, model, "distill.engine.runtime.output_price=1")
+    assert ours["distill"].cost == pytest.approx(answers / 1e6)
+
+
 def test_a_rate_of_ones_own_takes_the_place_of_an_assumption(tmp_path):
     paper, ours = by_stage(tmp_path), by_stage(tmp_path, "topology.assume.train_mfu=0.35")
     assert ours["sft"].seconds == pytest.approx((paper["sft"].seconds or 0) * 0.4 / 0.35)

@@ -6,7 +6,6 @@ Where answers cost money: a pilot, an estimate, nothing beyond what was approved
 import json
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,13 +22,13 @@ from klear.tasks.answers.distill import NeedsApproval, distill, pilot_of, reques
 from klear.tasks.store.store import Artifact
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, journal_path
-from klear.training.engines.interface import EngineError, Key, Request
+from klear.training.engines.interface import Engine, EngineError, Key, Request
 from tests.tasks.manifests_by_hand import folder_with
 
 PROMPTS = ("p0", "p1", "p2", "p3")
 
 
-class Teacher(nullcontext["Teacher"]):
+class Teacher(Engine):
     """Answers the last requests first; dies after `patience` answers, which all runs share.
 
     With `tokens`, the length of an answer to each problem, it answers as it is asked.
@@ -41,7 +40,6 @@ class Teacher(nullcontext["Teacher"]):
         ends: tuple[str, ...] = ("stop",),
         tokens: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        super().__init__(self)
         self.patience, self.ends, self.tokens = patience, ends, tokens
         self.asked: list[Key] = []
 
@@ -246,6 +244,15 @@ def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allo
     assert 100 <= sum(teacher.costs()) < 100 + 5  # one answer may pass the line
     spend(tmp_path / "o", problems, approve_above=100, approved_cost=1_000)
     assert len(teacher.asked) == 80
+
+
+def test_who_approves_reads_of_when_the_prices_of_the_catalogue_are(tmp_path, costly):
+    problems, teacher = costly
+    told = {"kind": "openai", "model": "deepseek-ai/DeepSeek-R1", "api_key_env": ""}
+    told |= {"base_url": "https://api.together.ai/v1", "runtime": {"approve_above": 0.1}}
+    with pytest.raises(NeedsApproval, match=r"the catalogue: USD, .*together\.ai, 2026-"):
+        run(tmp_path / "o", problems, 2, engine=EngineSettings.model_validate(told))
+    assert len(teacher.asked) == 10
 
 
 def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, costly):

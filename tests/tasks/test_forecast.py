@@ -118,10 +118,48 @@ def test_an_endpoint_is_as_fast_as_its_streams_and_costs_its_prices(tmp_path):
 
     tokens = 400 * 10_000
     assert found.tokens == tokens
-    assert found.seconds == pytest.approx(tokens / (30 * 50))
+    assert found.seconds == pytest.approx(tokens / (20 * 50))
     assert found.cost == pytest.approx((400 * 300 * 1.0 + tokens * 2.0) / 1e6)
     assert found.gpu_hours is None
     assert {"answer_tokens", "prompt_tokens", "stream_tokens_per_second"} <= set(found.assumptions)
+
+
+MEASURED = {"stream_tokens_per_second": 40.0, "requests_in_flight": 100}
+FAST = {"stream_tokens_per_second": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("runtime", "measured", "rate", "binds"),
+    [
+        ({}, {}, 500 * 20, "the endpoint's limit of 500 requests in flight binds"),
+        ({"concurrency": 64}, {}, 64 * 20, "concurrency 64 binds"),
+        ({}, MEASURED, 100 * 40, "the model's speed, at 100 requests in flight binds"),
+        ({}, {**MEASURED, "refusals": 9}, 100 * 40, "the endpoint's limit of 100 requests"),
+        ({"concurrency": 64}, MEASURED, 64 * 40, "concurrency 64 binds"),
+        ({}, FAST, 16_000, "reading the streams in one process binds"),
+        ({}, {"tokens_per_second": 70.0}, 70, "as fast as measured"),
+        ({"batch": True}, MEASURED, 30e9 / 86_400, "the tokens a batch API takes a day bind"),
+    ],
+)
+def test_the_plan_says_what_binds_an_endpoint(tmp_path, runtime, measured, rate, binds):
+    """By what an earlier run at this endpoint found out, else by assumptions."""
+    problems = given(**{"kept": 100, "kept/a": 100})
+    metrics = {"samples": 10, "tokens": 100_000, **measured}
+    publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics, seconds=9)
+    found = forecast(tmp_path, distill, engine("openai", "r1", **runtime), problems)
+    assert found.seconds == pytest.approx(400 * 10_000 / rate)
+    assert found.binds.startswith(binds)
+
+
+def test_what_one_endpoint_sustains_says_nothing_about_another(tmp_path):
+    metrics = {"samples": 10, "tokens": 100_000, **MEASURED}
+    publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics)
+    here = engine("openai", "r1")
+    there = {"base_url": "https://elsewhere.example/v1"}
+    other = here.model_copy(update={"engine": here.engine.model_copy(update=there)})
+    found = forecast(tmp_path, distill, other, given(**{"kept": 9, "kept/a": 9}))
+    assert found.binds == "the endpoint's limit of 500 requests in flight binds"
+    assert "stream_tokens_per_second" in found.assumptions
 
 
 def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):

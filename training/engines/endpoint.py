@@ -2,15 +2,16 @@
 
 The openai client tries again what can pass: refusals for overload, server errors, time-outs, lost
 connections. What it has handed on already, a reply that breaks off or is no answer, is asked for
-again here. A request that still fails is left out and reported at the end, so that the next run
-asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error`.
-`MOST_FAILURES` with no success in between end the stage.
+again here. `in_flight` finds how many are asked at once. A request that still fails is left out and
+reported at the end, so that the next run asks for it again. One that the endpoint calls wrong (too
+long, say) has finish_reason `error`. `MOST_FAILURES` with no success in between end the stage.
 """
 
 import asyncio
 import json
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -21,9 +22,10 @@ from typing import Any
 import httpx2
 import openai
 
-from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.engines import MOST_REQUESTS, EngineSettings, Sampling
 from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from klear.eval.records import FinishReason, Sample
+from klear.training.engines.in_flight import InFlight
 from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
 
 FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
@@ -63,39 +65,60 @@ class EndpointEngine(Engine):
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
-        self._answered = self._failed_in_a_row = 0
+        self._answered = self._failed_in_a_row = self._heard = 0
         self._failures: Counter[str] = Counter()
+        self._tokens = self._seconds = 0.0
         runtime = self.settings.runtime
+        flow = self._flow = InFlight(runtime.concurrency or MOST_REQUESTS)
+
+        async def count(response: httpx2.Response) -> None:
+            flow.sent += 1
+            flow.refused += response.status_code in OVERLOADED
+
         client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
             max_retries=runtime.max_retries,
             timeout=openai.Timeout(runtime.silence_timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
+            http_client=openai.DefaultAsyncHttpxClient(
+                event_hooks={"response": [count]}, limits=httpx2.Limits()
+            ),
         )
         with asyncio.Runner() as runner:
             try:
-                yield from ask_concurrently(
-                    runner, partial(self._ask, client), requests, runtime.concurrency
-                )
+                ask = partial(self._ask, client)
+                yield from ask_concurrently(runner, ask, requests, flow.limit)
             finally:
                 runner.run(client.close())
+                self._measure(flow)
+        self._raise_failures(f"after {runtime.max_retries} retries each")
+
+    def _measure(self, flow: InFlight) -> None:
+        found = {"refusals": float(flow.refusals + flow.refused)}
+        if self._seconds:
+            found["stream_tokens_per_second"] = self._tokens / self._seconds
+        if flow.sustained:
+            found["requests_in_flight"] = float(flow.sustained)
+        self.measured = found
+
+    def _raise_failures(self, when: str) -> None:
         if self._failures:
             reasons = ", ".join(f"{n} x {why}" for why, n in self._failures.most_common(5))
             raise EngineError(
-                f"{self.settings.base_url}: {self._failures.total()} requests failed after "
-                f"{runtime.max_retries} retries each ({reasons}); finished answers are kept, run "
-                "again for the rest"
+                f"{self.settings.base_url}: {self._failures.total()} requests failed {when} "
+                f"({reasons}); finished answers are kept, run again for the rest"
             )
 
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
         """A sample; None where the request failed. Raises EngineError where all would fail.
 
         While it waits for another attempt a request keeps its place among those in flight, so an
-        endpoint that refuses is asked less. Refusals cost nothing as long as others are answered.
+        endpoint that refuses is asked less. Refusals cost nothing as long as others are answered,
+        or their answers grow.
         """
         broken, s = 0, self.settings
         while True:
-            before = self._answered
+            before = self._heard
             try:
                 reply = await self._send(client, request)
                 finish = reply.finish()
@@ -110,19 +133,22 @@ class EndpointEngine(Engine):
                 again = status in FATAL
                 if again and not self._answered:
                     raise self._fatal(status) from None
-                if status in OVERLOADED and self._answered > before:
+                if status in OVERLOADED and self._heard > before:
                     continue
                 if status < 500 and not again and status not in PASSING:
                     self._count_failure(reason)
                     return request.answered(s.model, "", "error")
             except openai.APIConnectionError as error:  # time-outs too
                 reason, again = f"no connection ({error.__cause__ or error})", False
-                if not self._answered and not isinstance(error, openai.APITimeoutError):
+                late = isinstance(error, openai.APITimeoutError)
+                self._flow.refused += late
+                if not self._answered and not late:
                     raise EngineError(
                         f"{s.base_url}: {reason}: is the server up, and is base_url right?"
                     ) from error
             except (BrokenReply, TimeoutError, httpx2.HTTPError) as error:
                 reason, again = str(error) or type(error).__name__, True
+                self._flow.refused += isinstance(error, (TimeoutError, httpx2.TimeoutException))
             broken += 1
             if not again or broken > s.runtime.max_retries:
                 self._failures[reason] += 1
@@ -134,28 +160,46 @@ class EndpointEngine(Engine):
     async def _send(self, client: openai.AsyncOpenAI, request: Request) -> "Reply":
         """One attempt, read to its end: server-sent events, or one JSON body where the server does
         not stream. The package's own parser of events makes a pydantic object of each token."""
-        s, reply = self.sampling, Reply()
-        extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
-        async with client.chat.completions.with_streaming_response.create(
-            model=self.settings.model,
-            messages=[{"role": "user", "content": request.prompt}],
-            temperature=s.temperature,
-            top_p=s.top_p,
-            max_tokens=s.max_tokens,
-            seed=request.seed,
-            stream=True,  # gateways cut silent connections
-            stream_options={"include_usage": True},
-            extra_body={n: v for n, v in extra.items() if v is not None},
-        ) as response:
+        reply = Reply()
+
+        def hear(data: bytes | str) -> None:
+            had = reply.tokens
+            reply.add(data)
+            self._flow.tokens += reply.tokens - had
+            self._heard += 1
+
+        asked: Any = {
+            **self._body(request),
+            "stream": True,  # gateways cut silent connections
+            "stream_options": {"include_usage": True},
+        }
+        async with client.chat.completions.with_streaming_response.create(**asked) as response:
+            began = time.monotonic()
             async with asyncio.timeout(self.settings.runtime.request_timeout_s):
                 if "event-stream" not in response.headers.get("content-type", ""):
-                    reply.add(await response.read())
+                    hear(await response.read())
                     return reply
                 async for line in response.iter_lines():
                     data = line.removeprefix("data:").strip()
                     if line.startswith("data:") and data != "[DONE]":
-                        reply.add(data)
+                        hear(data)
+            self._seconds += time.monotonic() - began
+            self._tokens += reply.tokens
         return reply
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        """What a request says, however it is sent, as arguments of the client."""
+        s = self.sampling
+        extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
+        return {
+            "model": self.settings.model,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "temperature": s.temperature,
+            "top_p": s.top_p,
+            "max_tokens": s.max_tokens,
+            "seed": request.seed,
+            "extra_body": {n: v for n, v in extra.items() if v is not None},
+        }
 
     def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
+from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
 from klear.training.engines.interface import Engine, EngineError, Key, Request
 from klear.training.launch.jobs import GenerateJob
@@ -31,6 +31,7 @@ ENGINES = {
     "scripted": "without_model:ScriptedEngine",
     "recorded": "without_model:RecordedEngine",
     "openai": "endpoint:EndpointEngine",
+    "batch": "batch_endpoint:BatchEngine",
     "vllm": "vllm_engine:VLLMEngine",
     "transformers": "transformers_engine:TransformersEngine",
 }
@@ -109,10 +110,10 @@ class Journal(AbstractContextManager["Journal"]):
                     lines.seek(self._offsets[key])
                     yield Sample.model_validate(orjson.loads(lines.readline()))
 
-    def figures(self, runtime: EngineRuntime) -> dict[str, float]:
+    def figures(self, engine: EngineSettings) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, where there are prices, `cost`."""
         tokens, asked = self._counts["tokens"], self._counts["prompt_tokens"]
-        cost = cost_of(runtime, asked, tokens)
+        cost = cost_of(engine, asked, tokens)
         found = {"samples": len(self), "tokens": tokens, "prompt_tokens": asked}
         return {**found, **({} if cost is None else {"cost": cost})}
 
@@ -121,12 +122,10 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.close()
 
 
-def cost_of(runtime: EngineRuntime, prompt_tokens: float, tokens: float) -> float | None:
-    """Money at the prices of the settings; None when there are none."""
-    if runtime.input_price is None and runtime.output_price is None:
-        return None
-    prompt_price, price = runtime.input_price or 0.0, runtime.output_price or 0.0
-    return (prompt_tokens * prompt_price + tokens * price) / 1e6
+def cost_of(engine: EngineSettings, prompt_tokens: float, tokens: float) -> float | None:
+    """Money at the prices of the settings, else of the catalogue; None when there are none."""
+    prices = engine.prices
+    return prices and (prompt_tokens * prices.input + tokens * prices.output) / 1e6
 
 
 class SpentApproved(Exception):
@@ -145,7 +144,8 @@ def is_local(settings: EngineSettings) -> bool:
 def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = None) -> Engine:
     """The engine of `settings`; raises EngineError with the cure when it cannot start. `key` is
     that of an endpoint; None: from the environment variable that the settings name."""
-    engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[settings.kind]}")
+    kind = "batch" if settings.runtime.batch else settings.kind
+    engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[kind]}")
     return engine(settings, sampling, *((key,) if settings.kind == "openai" else ()))
 
 
@@ -158,31 +158,33 @@ def generate(
     *,
     key: str | None = None,
     limit: float | None = None,
-) -> float:
-    """Answer what the journal in `out` lacks; returns the tokens a second of this run.
+) -> dict[str, float]:
+    """Answer what the journal in `out` lacks; returns the `tokens_per_second` of this run and what
+    its engine measured, nothing where nothing was lacking.
 
     Answers, tokens, cost and speed go to `report`, cost and speed every few seconds to
     `out/logs/metrics.jsonl`. Raises EngineError when some could not be answered. Once answers have
     cost `limit` those on their way are kept, and SpentApproved is raised if any is left.
     """
-    runtime = settings.runtime
     with Journal(journal_path(out), sync_each=settings.kind == "openai") as journal:
         # the journal may hold answers beyond these requests: those of earlier rounds
         done, total = sum(r.key in journal for r in requests), len(requests)
         if done == total:
-            return 0.0
+            return {}
         curves, waiting = MetricsFile(out, after_step=len(journal)), list[Sample]()
         report(done, total, "starting the engine")
-        before, rate = journal.figures(runtime)["tokens"], 0.0
+        before, rate = journal.figures(settings)["tokens"], 0.0
 
         def spent() -> bool:
-            return limit is not None and journal.figures(runtime).get("cost", 0.0) >= limit
+            return limit is not None and journal.figures(settings).get("cost", 0.0) >= limit
 
         def keep_all() -> None:
             while waiting:
                 journal.append(waiting.pop())
 
         with make_engine(settings, sampling, key) as engine:
+            engine.tell = lambda note: report(done, total, note)
+            engine.scratch = journal_path(out).parent
             began = reported = time.monotonic()
             for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
                 if (sample.problem_id, sample.index) in journal:
@@ -191,7 +193,7 @@ def generate(
                 waiting.append(sample)
                 if sample.finish_reason != "error":  # it answers, so those before are wrong
                     keep_all()
-                found, now = journal.figures(runtime), time.monotonic()
+                found, now = journal.figures(settings), time.monotonic()
                 rate = (found["tokens"] - before) / max(now - began, 1e-9)
                 money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
                 with suppress(OSError):  # a full disk ends the run at the next answer
@@ -208,8 +210,8 @@ def generate(
             )
         keep_all()
         if spent() and any(r.key not in journal for r in requests):
-            raise SpentApproved(journal.figures(runtime)["cost"], len(journal))
-        return rate
+            raise SpentApproved(journal.figures(settings)["cost"], len(journal))
+        return {"tokens_per_second": rate, **engine.measured}
 
 
 def generate_job(job: GenerateJob) -> dict[str, float]:
@@ -217,4 +219,4 @@ def generate_job(job: GenerateJob) -> dict[str, float]:
     with job.requests.open("rb") as lines:
         requests = [Request(**orjson.loads(line)) for line in lines]
     report = ProgressFile(job.out).report
-    return {"tokens_per_second": generate(job.out, requests, job.engine, job.sampling, report)}
+    return generate(job.out, requests, job.engine, job.sampling, report)

@@ -10,15 +10,17 @@ the samples that did finish were handed over.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import FinishReason, Sample
 
 Key = tuple[str, int]  # problem id and index of a sample
+TICK_S = 1.0  # between looks at how many may be asked, where no answer comes
 
 
 class EngineError(RuntimeError):
@@ -52,6 +54,13 @@ class Request(NamedTuple):
 class Engine(AbstractContextManager["Engine"]):
     """Answers requests with bounded concurrency; leaving it frees what it holds."""
 
+    measured: Mapping[str, float] = {}
+    """Of the last requests: metrics of the result, which plans of later runs go by."""
+    tell: Callable[[str], None] = staticmethod(lambda note: None)
+    """Called with what an engine waits for that has long nothing to hand over."""
+    scratch = Path()
+    """Where it may keep what a run after a kill needs."""
+
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         self.settings, self.sampling = settings, sampling
 
@@ -80,31 +89,37 @@ def ask_concurrently(
     runner: asyncio.Runner,
     ask: Callable[[Request], Coroutine[Any, Any, Sample | None]],
     requests: Iterable[Request],
-    at_once: int,
+    at_once: Callable[[int], int],
 ) -> Iterator[Sample]:
     """What `ask` returns, without None, as it comes; the first error ends all.
 
     The loop of `runner` runs while the consumer waits for a sample. A request is taken when there
-    is room for it: `at_once` are being asked, or their answers not yet dealt with.
+    is room for it: `at_once` says, of how many are being asked, or their answers not yet dealt
+    with, how many may be.
     """
     loop, coming = runner.get_loop(), iter(requests)
     asking: set[asyncio.Task[Sample | None]] = set()
-    ended: asyncio.Queue[asyncio.Task[Sample | None]] = asyncio.Queue()
+    ended: asyncio.Queue[asyncio.Task[Sample | None] | None] = asyncio.Queue()  # None: a tick
 
-    def take(most: int) -> None:
-        for request in islice(coming, most):
+    def take() -> None:
+        room = at_once(len(asking)) - len(asking)
+        for request in islice(coming, max(0, room)):
             task = loop.create_task(ask(request))
             task.add_done_callback(ended.put_nowait)
             asking.add(task)
 
     try:
-        take(at_once)
+        ended.put_nowait(None)
+        take()
         while asking:
             task = loop.run_until_complete(ended.get())
-            asking.remove(task)
-            if (sample := task.result()) is not None:
-                yield sample
-            take(1)
+            if task is None:
+                loop.call_later(TICK_S, ended.put_nowait, None)
+            else:
+                asking.remove(task)
+                if (sample := task.result()) is not None:
+                    yield sample
+            take()
     finally:
         for task in asking:
             task.cancel()

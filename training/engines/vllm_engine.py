@@ -34,7 +34,7 @@ class VLLMEngine(LocalModel):
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         at_once = AT_ONCE * self.settings.runtime.data_parallel
-        return ask_concurrently(self._runner, self._ask, requests, at_once)
+        return ask_concurrently(self._runner, self._ask, requests, lambda _: at_once)
 
     async def _ask(self, request: Request) -> Sample:
         from vllm import SamplingParams
