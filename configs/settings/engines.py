@@ -56,7 +56,7 @@ class EngineRuntime(Runtime):
     """Most requests in flight; empty: up to 1,024. As many are as the endpoint sustains: more while
     that brings more tokens a second, fewer when it refuses (endpoint)"""
     batch: bool = False
-    """By the endpoint's batch API: up to a day, often at half the price (endpoint)"""
+    """By the endpoint's batch API: within a day, often at half the price (endpoint)"""
     silence_timeout_s: PositiveFloat = 600.0
     """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
