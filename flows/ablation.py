@@ -36,37 +36,41 @@ AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]
 ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*_SCALES]})]
 Seeds = Annotated[int, Field(ge=1, le=100)]
 Concurrent = Annotated[int, Field(ge=1, le=64)]
-Cell = tuple[str, Pipeline]
-"""Arm, and settings with the seed."""
+Cell = tuple[str, int, Pipeline]
+"""Arm, seed, and settings."""
 Made = tuple[Artifact, Artifact]
 """The evaluation of a cell, and the model it is of."""
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
 
 
-@flow(name="klear-ablation", flow_run_name="{name} · {profile}, {seeds} seeds")
+@flow(name="klear-ablation", flow_run_name="{name} · {profile}")
 @ends_cancelled
 def ablation(
-    name: AblationName, profile: ProfileName = "tiny", seeds: Seeds = 5, concurrent: Concurrent = 1
+    name: AblationName,
+    profile: ProfileName = "tiny",
+    seeds: Seeds | None = None,
+    concurrent: Concurrent = 1,
 ) -> str:
     """One table or figure of the paper: every arm with every seed, then one page of effects.
 
     Args:
         name: The experiment, a file of `configs/ablations`.
         profile: The scale to run it at; each experiment says what it shows there.
-        seeds: Runs an arm; arms are compared seed by seed.
+        seeds: Runs an arm, which are compared seed by seed; default: as the experiment says.
         concurrent: Runs at once on this machine; stages that they share are computed once.
     """
     spec = load_ablation(name)
     matrix = list(cells(spec, profile, seeds))
-    meaning = json.dumps([spec.name, profile, seeds, *(key_of(s) for _, s in matrix)])
+    keys = (key_of(settings) for *_, settings in matrix)
+    meaning = json.dumps([spec.name, profile, seeds or spec.seeds, *keys])
     resolved = spec.model_dump(mode="json")
-    with run_context(run_spec(matrix[0][1], "ablation", meaning, resolved=resolved)) as run:
+    with run_context(run_spec(matrix[0][-1], "ablation", meaning, resolved=resolved)) as run:
         publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
         if concurrent > 1:
             made = compute_beside(spec, matrix, run, concurrent)
         else:
             made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
-        order = tuple((arm, settings.seed) for arm, settings in matrix)
+        order = tuple((arm, seed) for arm, seed, _ in matrix)
         asked = AblateSettings(ablation=spec, profile=profile, cells=order)
         last = Call(ablate.named(ABLATE + spec.name), (), asked)
         page = compute_one(last, *chain.from_iterable(made))
@@ -74,11 +78,12 @@ def ablation(
         return str(page.folder)
 
 
-def cells(spec: Ablation, profile: str, seeds: int) -> Iterator[Cell]:
-    """Every run; a seed is finished before the next begins."""
-    for seed in range(seeds):
+def cells(spec: Ablation, profile: str, seeds: int | None = None) -> Iterator[Cell]:
+    """Every run, of as many `seeds` as the experiment says or of others; a seed is finished before
+    the next begins."""
+    for seed in range(spec.first_seed, spec.first_seed + (seeds or spec.seeds)):
         for arm in spec.arms:
-            yield arm.name, spec.settings(profile, arm.name, seed)
+            yield arm.name, seed, spec.settings(profile, arm.name, seed)
 
 
 def label(arm: str, seed: int) -> str:
@@ -86,10 +91,10 @@ def label(arm: str, seed: int) -> str:
     return f"{arm}-seed{seed}"
 
 
-def compute_cell(spec: Ablation, arm: str, settings: Pipeline, parent: str) -> Made:
+def compute_cell(spec: Ablation, arm: str, seed: int, settings: Pipeline, parent: str) -> Made:
     """The evaluation and the model of a cell, in an MLflow run of its own below `parent`."""
     meaning, target = json.dumps([spec.name, arm, key_of(settings)]), f"evaluate_{spec.scored}"
-    place = {"name": label(arm, settings.seed), "parent": parent}
+    place = {"name": label(arm, seed), "parent": parent}
     with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
         asked = _calls(spec, settings)
         refuse(settings, [call.stage.name for call in asked])
@@ -110,27 +115,27 @@ def compute_beside(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int
     run.display.started(RUNS, f"{concurrent} of {len(matrix)} at a time")
     ended = count(1)
 
-    def work(arm: str, settings: Pipeline) -> Made:
+    def work(arm: str, seed: int, settings: Pipeline) -> Made:
         chosen_display.set(Plain())  # the terminal has one line for all of them
         try:
-            made = compute_cell(spec, arm, settings, run.run_id)
+            made = compute_cell(spec, arm, seed, settings, run.run_id)
         except Exception as error:
-            raise RuntimeError(f"{label(arm, settings.seed)} failed: {error}") from error
+            raise RuntimeError(f"{label(arm, seed)} failed: {error}") from error
         run.display.progress(RUNS, next(ended), len(matrix), "")
         return made
 
-    named = {label(arm, settings.seed): (arm, settings) for arm, settings in matrix}
+    named = {label(arm, seed): (arm, seed, settings) for arm, seed, settings in matrix}
     by_arm = sorted(named.items(), key=lambda cell: cell[1][0])
     made = run_graph({name: Node((), partial(work, *cell)) for name, cell in by_arm}, concurrent)
     return [made[name] for name in named]
 
 
-def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Plan:
+def plan_ablation(spec: Ablation, profile: str, seeds: int | None, store: Store) -> Plan:
     """What the matrix would reuse and compute: each stage once, on its first run's machines."""
     shared: dict[tuple[object, ...], tuple[PlannedStage, list[str]]] = {}
     fits: list[Fit] = []  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))
-    for arm, settings in matrix:
+    for arm, number, settings in matrix:
         asked = _calls(spec, settings)
         planned = plan(settings, Run(store=store, seed=settings.seed), asked=asked)
         mine: dict[str, tuple[object, ...]] = {}  # all that a result depends on
@@ -139,13 +144,13 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int, store: Store) -> Pla
             inputs = tuple(mine[name] for name in call.inputs)
             mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
             _, runs = shared.setdefault(mine[call.stage.name], (line, []))
-            runs.append(label(arm, settings.seed))
+            runs.append(label(arm, number))
         fits += [fit for fit in planned.fits if fit not in fits]
     stages = []
     for line, runs in shared.values():
         by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
         stages.append(replace(line, why="; ".join(filter(None, (by, line.why)))))
-    return Plan(stages, matrix[0][1].topology, fits)
+    return Plan(stages, matrix[0][-1].topology, fits)
 
 
 def _calls(spec: Ablation, settings: Pipeline) -> list[Call]:

@@ -112,7 +112,7 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
     return [
         (f"{name} = {getattr(stages.topology.assume, name):,}", f"{field.description} ({users})")
         for name, field in Assumptions.model_fields.items()
-        if (users := ", ".join(s.stage for s in stages if name in s.assumptions))
+        if (users := ", ".join(dict.fromkeys(s.stage for s in stages if name in s.assumptions)))
     ]
 
 

@@ -6,9 +6,9 @@ and what each profile can say about it.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from klear.configs.loading import load_group, load_profile, named_file, names_in, read_yaml
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
@@ -55,7 +55,18 @@ class Scale(Settings):
     arms: Annotated[dict[str, dict[str, Any]], Field(default_factory=dict)]
     """More settings of single arms"""
     evidence: str
-    """Why this is, or is not, evidence about a model of 8B parameters"""
+    """Why this is, or is not, evidence about a model of 8B parameters; each line a paragraph"""
+
+
+class Registration(Settings):
+    """What is fixed before the first seed runs; the commit of the experiment's file dates it."""
+
+    metric: str
+    """What is compared"""
+    test: str
+    """What decides"""
+    seeds: str
+    """Why so many, and from which pilots"""
 
 
 class Ablation(Settings):
@@ -73,7 +84,16 @@ class Ablation(Settings):
     scored: Scored
     """The checkpoint whose scores count"""
     arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
-    contrasts: Annotated[tuple[Contrast, ...], Field(min_length=1)]
+    contrasts: tuple[Contrast, ...]
+    """None: a pilot, which shows its arms and decides nothing"""
+    seeds: Annotated[int, Field(ge=1, le=100)] = 5
+    """Runs an arm, paired by seed"""
+    first_seed: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    """Of the runs; pilots have seeds of their own"""
+    starts: Annotated[PositiveInt | None, DEFAULT_NOT_IN_KEY] = None
+    """Data and SFT checkpoints that all arms share: run i has those of seed i mod `starts` and RL
+    of seed i; none: run i has everything of seed i"""
+    registered: Annotated[Registration | None, DEFAULT_NOT_IN_KEY] = None
     control: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
     """An arm that a contrast compares with and that must be beaten, like one of random rewards"""
     curves: tuple[str, ...] = ()
@@ -84,15 +104,15 @@ class Ablation(Settings):
     source: str = ""
     """Where in the paper its figures stand"""
 
-    seeds: ClassVar = 5  # runs an arm, paired by seed
-
     @model_validator(mode="after")
     def every_name_is_an_arm(self) -> Self:
         arms = {a.name for a in self.arms}
         if len(arms) < len(self.arms):
             raise ValueError("two arms have one name")
-        if not any(c.part_of_claim for c in self.contrasts):
+        if self.contrasts and not any(c.part_of_claim for c in self.contrasts):
             raise ValueError("no contrast is part of the claim")
+        if self.starts and self.scored == "sft":
+            raise ValueError(f"starts={self.starts} shares SFT, which scored=sft compares: drop it")
         named = {n for c in self.contrasts for n in (c.better, *c.than)}
         named |= {n for s in self.scales.values() for n in s.arms}
         named |= {n for row in self.paper.values() for n in row} | ({self.control} - {""})
@@ -112,10 +132,13 @@ class Ablation(Settings):
         return self.scales[profile]
 
     def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
-        """The whole pipeline of one arm and seed; raises ConfigError."""
+        """The whole pipeline of one arm and run; raises ConfigError."""
         scale = self.scale(profile)
         own = next(a.set for a in self.arms if a.name == arm)
-        layers = (scale.set, own, scale.arms.get(arm, {}), {"seed": seed})
+        of_run: dict[str, Any] = {"seed": seed}
+        if self.starts:
+            of_run = {"seed": seed % self.starts, f"{self.scored}.seed": seed}
+        layers = (scale.set, own, scale.arms.get(arm, {}), of_run)
         entries = (item for layer in layers for item in layer.items())  # of two the later one wins
         overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in entries]
         found = load_profile(profile, overrides)

@@ -15,6 +15,7 @@ LONGEST_VALUE = 40
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Price = Annotated[float, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 @cache

@@ -4,10 +4,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import PositiveFloat, model_validator
 
 from klear.configs.settings import data
-from klear.configs.settings.base import NOT_IN_KEY, Settings, flat, layered
+from klear.configs.settings.base import NOT_IN_KEY, Seed, Settings, flat, layered
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.sources import CollectSettings
@@ -39,7 +39,7 @@ class Pipeline(Settings):
 
     profile: str
     """Names the experiment in MLflow"""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     """Of every random stage of this run"""
     sft: SFTSettings = SFTSettings()
     rl_math: RLSettings = RLSettings()

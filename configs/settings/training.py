@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Settings
+from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Seed, Settings
 from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import RolloutJudgeSettings
 from klear.configs.settings.topology import Launch, Topology
@@ -195,6 +195,8 @@ class RLSettings(Settings):
 
     domain: Literal["math", "code"] = "math"
     """Problems to train on"""
+    seed: Annotated[Seed | None, DEFAULT_NOT_IN_KEY] = None
+    """Of this stage alone; default: that of the run"""
     loss: PolicyLoss = "gppo"
     """gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15; the others are of other
     papers (training/README.md)"""

@@ -313,11 +313,10 @@ def ablate(
     if not name:
         for known in ablations():
             spec = load_ablation(known)
-            print(f"{known:22} {spec.shows:9} {spec.title} ({', '.join(spec.scales)})")
+            print(f"{known:22} {spec.shows:24} {spec.title} ({', '.join(spec.scales)})")
         return 0
     spec = load_ablation(name)
     spec.scale(profile)
-    seeds = seeds or spec.seeds
     if plan:
         store = prepare_plan()
         from klear.flows.ablation import plan_ablation
@@ -328,5 +327,5 @@ def ablate(
     prepare_run()
     from klear.flows.ablation import ablation
 
-    title = f"klear ablate {name} ({profile}, {seeds} seeds)"
+    title = f"klear ablate {name} ({profile}, {seeds or spec.seeds} seeds)"
     return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))

@@ -75,7 +75,7 @@ def _offered() -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]
     yield stage, "stage", "stage", inspect.getdoc(stage.fn) or "", {}
     lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
     about = "\n".join(["Arms × seeds with intervals:", "", *lines])
-    begins = {"name": ablations()[0], "profile": "tiny", "seeds": 5}
+    begins = {"name": ablations()[0], "profile": "tiny"}
     yield ablation, "ablation", "ablation", about, begins
 
 

@@ -1,15 +1,16 @@
 """The difference between two ways of training, with an interval, from runs paired by seed.
 
-Of the last score (`paired_effect`), and of how steadily accuracy rose (`steadiness_effect`). Pure.
+Of the last score (`paired_effect`), and of how steadily accuracy rose (`steadiness_effect`); how
+many seeds a difference takes (`seeds_needed`), and which one was in reach (`detectable`). Pure.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from klear.eval.records import Record
 
@@ -19,6 +20,7 @@ Means = Mapping[str, float]
 
 RESAMPLES = 10_000
 FEWEST_SEEDS = 3
+POWER = 0.8
 
 
 class Effect(Record):
@@ -37,6 +39,50 @@ class Effect(Record):
         if self.low > 0:
             return "confirmed"
         return "reversed" if self.high < 0 else "not seen"
+
+    @property
+    def half(self) -> float:
+        """Half of the interval's width, points."""
+        return (self.high - self.low) / 2
+
+    @property
+    def sd(self) -> float:
+        """That of the paired differences, points, by which Student's interval over seeds has this
+        width; what problems add to the interval makes it larger than that of the seeds alone."""
+        return float(self.half * math.sqrt(self.seeds) / stats.t.ppf(0.975, self.seeds - 1))
+
+    @property
+    def could_see(self) -> float:
+        """The difference, points, that as many seeds would have found with 80 % power."""
+        return detectable(self.sd, self.seeds)
+
+    def seeds_for(self, points: float) -> int:
+        """Seeds that would find a difference of so many points with 80 % power."""
+        return seeds_needed(points, self.sd)
+
+
+def power(shift: float, seeds: int) -> float:
+    """Of the two-sided paired t-test at 5 %: the chance that it finds a difference, with its sign,
+    whose mean is `shift` standard errors (points · √seeds / SD). By the noncentral t of seeds − 1
+    degrees of freedom (Cohen 1988, Statistical Power Analysis for the Behavioral Sciences)."""
+    return float(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, shift))
+
+
+def seeds_needed(points: float, sd: float) -> int:
+    """The fewest seeds that find a difference of `points` with 80 % power, where the paired
+    differences have the standard deviation `sd` (points)."""
+    if not sd:
+        return 2
+    size = points / sd
+    least = (stats.norm.ppf(0.975) + stats.norm.ppf(POWER)) ** 2 / size**2  # if sd were known
+    return next(n for n in count(max(2, int(least))) if power(size * math.sqrt(n), n) >= POWER)
+
+
+def detectable(sd: float, seeds: int) -> float:
+    """The smallest difference, points, that so many seeds find with 80 % power."""
+    most = 2 * stats.t.ppf(0.975, seeds - 1)  # standard errors: power 0.95 and more
+    shift = optimize.brentq(lambda s: power(s, seeds) - POWER, 0, most)
+    return float(shift) * sd / math.sqrt(seeds)
 
 
 def paired_effect(

@@ -47,7 +47,9 @@ def question(spec: Ablation, profile: str) -> dict[str, Any]:
     contrasts = {"__all__": {"better", "than", "measure"}}
     fields = {"name": True, "arms": True, "scored": True, "contrasts": contrasts}
     scale = spec.scale(profile).model_dump(mode="json", exclude={"evidence"})
-    return {"profile": profile, **spec.model_dump(mode="json", include=fields), "scale": scale}
+    seeds = {n: v for n in ("first_seed", "starts") if (v := getattr(spec, n))}  # not how many
+    said = spec.model_dump(mode="json", include=fields)
+    return {"profile": profile, **said, **seeds, "scale": scale}
 
 
 def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
@@ -111,22 +113,26 @@ def results_page(profile: str, specs: Sequence[Ablation], known: Sequence[Finish
 
 def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:
     """One row a claim, in the order in which they first come: what shows it, the claim, the
-    paper's points, ours, the verdict, what is not tested. The first benchmark decides."""
+    paper's points, ours, seeds, what they could have seen, the verdict. The first benchmark
+    decides; a claim needs all of its contrasts, so the one that sees least counts."""
     claims: dict[str, list[Compared]] = {}
     for row in rows:
         if row.contrast.part_of_claim and row.benchmark == row.spec.scale(profile).benchmarks[0]:
             claims.setdefault(row.spec.claim, []).append(row)
-    return [
-        (
-            " and ".join(dict.fromkeys(row.spec.shows for row in mine)),
-            claim,
-            _said(mine, lambda row: row.papers),
-            _said(mine, lambda row: str(row.found or "–")),
-            _verdict(mine),
-            "; ".join(dict.fromkeys(row.spec.untested for row in mine if row.spec.untested)),
-        )
-        for claim, mine in claims.items()
-    ]
+    return [_row(claim, mine) for claim, mine in claims.items()]
+
+
+def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
+    found = [row.found for row in rows if row.found]
+    return (
+        " and ".join(dict.fromkeys(row.spec.shows for row in rows)),
+        claim,
+        _said(rows, lambda row: row.papers),
+        _said(rows, lambda row: f"{f.points:+.1f} ± {f.half:.1f}" if (f := row.found) else "–"),
+        " or ".join(sorted({str(f.seeds) for f in found})) or "–",
+        f"±{max(f.could_see for f in found):.1f}" if found else "–",
+        _verdict(rows),
+    )
 
 
 def _verdict(rows: Iterable[Compared]) -> str:

@@ -57,5 +57,6 @@ def rl(
             f"or lower filter_rl.{settings.domain}_threshold"
         )
     start = checkpoint.file("checkpoint")
+    seed = seed if settings.seed is None else settings.seed
     job = RLJob(out=out, checkpoint=start, problems=rows, settings=settings, seed=seed)
     return {"problems": count, **run_launched(job, out, settings.runtime.launch or Launch())}

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import output_of
@@ -13,13 +14,16 @@ from processes import output_of
 from klear.configs.loading import load_profile
 from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.base import key_of
+from klear.configs.settings.training import RLSettings
 from klear.flows import ablation
 from klear.flows.ablation import cells, plan_ablation
 from klear.flows.plan import assumptions, summary
 from klear.flows.stages import calls
+from klear.tasks.models import train
 from klear.tasks.stage.child import ChildFailed
 from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store
+from klear.training.launch.jobs import RLJob
 
 ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
@@ -38,9 +42,32 @@ def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():
 
 def test_cells_go_seed_by_seed_and_carry_their_seed():
     spec = load_ablation("fig3_reward")
-    found = [(arm, s.seed, s.rl_code.judge.reward.code) for arm, s in cells(spec, "tiny", 2)]
+    found = [(arm, n, s.seed, s.rl_code.judge.reward.code) for arm, n, s in cells(spec, "tiny", 2)]
     arms = (("soft", "soft"), ("hard", "all_or_nothing"))
-    assert found == [(arm, seed, reward) for seed in (0, 1) for arm, reward in arms]
+    assert found == [(arm, seed, seed, reward) for seed in (0, 1) for arm, reward in arms]
+    pilot = load_ablation("fig2_rates")
+    assert sorted({seed for _, seed, _ in cells(pilot, "tiny")}) == [1000, 1001, 1002]
+
+
+def test_starts_are_computed_once_for_all_arms_and_seeds_that_share_them(tmp_path):
+    spec = load_ablation("fig2_power").model_copy(update={"starts": 2})
+    stages = plan_ablation(spec, "tiny", 4, Store(tmp_path))
+    counts = Counter(s.stage for s in stages)
+    assert {counts[name] for name in ("collect", "select", "base", "sft")} == {2}
+    assert counts["rl_math"] == counts["evaluate_rl_math"] == 3 * 4
+    assert next(s for s in stages if s.stage == "sft").why.startswith("shared by 6 runs from gppo-")
+
+
+@pytest.mark.parametrize(("own", "used"), [(None, 3), (7, 7), (0, 0)])
+def test_rl_draws_by_the_seed_of_its_settings_if_they_have_one(own, used, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "column", lambda rows, name: ["math"])
+    jobs = list[RLJob]()
+    monkeypatch.setattr(train, "run_launched", lambda job, *_: jobs.append(job) or {})
+    given = SimpleNamespace(file=lambda name: tmp_path / name)
+    settings = RLSettings(seed=own)
+    train.rl.body(tmp_path, given, given, settings=settings, seed=3)
+    assert [job.seed for job in jobs] == [used]
+    assert ('"seed"' in key_of(settings)) == (own is not None)
 
 
 def test_the_plan_names_a_shared_stage_once_and_says_who_shares_it(tmp_path):
@@ -92,12 +119,12 @@ def beside(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     together = threading.Barrier(2)
 
-    def cell(spec, arm, settings, parent):
+    def cell(spec, arm, seed, settings, parent):
         """Ends once another one has begun."""
         together.wait(60)
         if arm == os.environ.get("FAILS"):
             raise ChildFailed("no such model", 1)
-        return f"{arm}-{settings.seed}", os.environ["OMP_NUM_THREADS"], parent
+        return f"{arm}-{seed}", os.environ["OMP_NUM_THREADS"], parent
 
     monkeypatch.setattr(ablation, "compute_cell", cell)
     run = Run(store=Store(tmp_path / "store"), run_id="parent")

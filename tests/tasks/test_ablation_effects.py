@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from klear.tasks.ablation.effects import Half, Learning, fall, paired_effect, steadiness_effect
+from klear.tasks.ablation.effects import (
+    Effect,
+    Half,
+    Learning,
+    detectable,
+    fall,
+    paired_effect,
+    power,
+    seeds_needed,
+    steadiness_effect,
+)
 
 
 def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:
@@ -164,3 +174,33 @@ def test_the_interval_is_students_over_seeds():
         steadiness_effect(rising[:2], rising[:2])
     with pytest.raises(ValueError, match="points at different steps"):
         steadiness_effect(rising, [{step + 1: at for step, at in one.items()} for one in falling])
+
+
+@pytest.mark.parametrize(("size", "seeds"), [(0.2, 199), (0.5, 34), (0.8, 15)])
+def test_the_seeds_that_a_difference_needs_are_those_of_cohens_tables(size, seeds):
+    """Paired t-test, two-sided, 5 %, power 0.8, as G*Power counts them."""
+    assert seeds_needed(10 * size, sd=10) == seeds
+    assert detectable(10, seeds) <= 10 * size < detectable(10, seeds - 1)
+
+
+@pytest.mark.parametrize("seeds", [5, 16])
+def test_a_detectable_difference_is_found_in_four_of_five_simulated_experiments(seeds):
+    """Of 20,000, to four deviations: 0.8 ± 0.011."""
+    rng, times, sd = np.random.default_rng(0), 20_000, 12.0
+    drawn = rng.normal(detectable(sd, seeds), sd, (times, seeds))
+    half = stats.t.ppf(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / np.sqrt(seeds)
+    found = (drawn.mean(axis=1) - half > 0).mean()
+    assert found == pytest.approx(0.8, abs=0.011)
+    assert power(detectable(sd, seeds) * np.sqrt(seeds) / sd, seeds) == pytest.approx(0.8)
+
+
+def test_what_an_effect_could_have_seen_follows_from_the_width_of_its_interval():
+    drawn = np.array([4.0, -6.0, 1.0, 9.0, 2.0])
+    half = stats.t.ppf(0.975, 4) * drawn.std(ddof=1) / np.sqrt(5)
+    mean = drawn.mean()
+    found = Effect(points=mean, low=mean - half, high=mean + half, wins=4, seeds=5)
+    assert found.sd == pytest.approx(drawn.std(ddof=1))
+    assert found.could_see == pytest.approx(detectable(drawn.std(ddof=1), 5))
+    assert found.seeds_for(found.could_see + 0.01) == 5
+    sure = Effect(points=0, low=0, high=0, wins=0, seeds=5)
+    assert (sure.could_see, sure.seeds_for(5)) == (0, 2)

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from klear.configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.tasks.ablation.ablate import (
@@ -16,7 +18,7 @@ from klear.tasks.ablation.ablate import (
     outcome_of,
     read_cell,
 )
-from klear.tasks.ablation.effects import Half
+from klear.tasks.ablation.effects import Half, detectable
 from klear.tasks.ablation.results import (
     Finished,
     best,
@@ -36,7 +38,7 @@ from tests.eval.evaluations_by_hand import evaluation, result
 SPEC = load_ablation("table6_lm_weight")
 BENCHMARKS = SPEC.scale("tiny").benchmarks
 OTHERS = ("α=0", "α=0.05", "α=0.2")
-VERDICT = 4
+VERDICT = 6
 
 
 def cell(arm: str, seed: int, score: float) -> Cell:
@@ -269,5 +271,58 @@ def test_the_committed_page_is_made_of_the_lines_beside_it():
     assert best(known) == known
     specs = [load_ablation(name) for name in ablations()]
     page = results_page("tiny", specs, known).markdown()
-    assert f"{len(specs)} of {len(specs)} experiments have run" in page
     assert page == (FOLDER / "RESULTS.md").read_text()
+
+
+def test_results_begin_with_a_line_a_claim_and_have_no_paragraph_over_80_words():
+    text = (FOLDER / "RESULTS.md").read_text()
+    heading, _, *rows = next(b for b in text.split("\n\n") if b.startswith("|")).splitlines()
+    assert text.index(heading) < text.index("## ")
+    for part in ("claim", "paper", "ours", "seeds", "could have seen", "verdict"):
+        assert part in heading
+    assert len(rows) == len({row.split(" | ")[1] for row in rows}) >= 8
+    prose = [b for b in text.split("\n\n") if not b.startswith("|")]
+    assert not [part for part in prose if len(part.split()) > 80]
+
+
+def test_a_claim_has_the_half_width_the_seeds_and_what_they_could_have_seen():
+    *_, ours, seeds, could_see, _ = told(*BETTER)
+    half, sd = 1.0, np.sqrt(5) / stats.t.ppf(0.975, 4)  # by which Student's interval is ± 1
+    assert (ours, seeds) == (f"+5.0 ± {half:.1f}", "5")
+    assert could_see == f"±{detectable(sd, 5):.1f}"
+
+
+def test_what_was_registered_and_which_starts_are_shared_stand_on_both_pages():
+    said = {
+        "metric": "avg@4",
+        "test": "paired t",
+        "seeds": "16, for 5 points at the pilot's SD of 7",
+    }
+    spec = Ablation.model_validate(SPEC.model_dump() | {"starts": 4, "registered": said})
+    mine = cells(0.6)
+    result = of(spec, outcome_of(spec, "tiny", mine))
+    for text in (page_of(spec, mine), results_page("tiny", [spec], [result]).markdown()):
+        assert "Metric: avg@4. Test: paired t. Seeds: 16, for 5 points at the pilot's SD" in text
+        assert "All arms share 4 SFT checkpoints" in text
+    assert "Registered" not in page_of(SPEC, mine)
+
+
+def test_other_starts_and_first_seeds_are_other_questions_and_more_seeds_are_not():
+    asked = [
+        question(SPEC.model_copy(update=changed), "tiny")
+        for changed in ({}, {"seeds": 9}, {"starts": 4}, {"first_seed": 1000})
+    ]
+    assert asked[0] == asked[1]
+    assert asked[0] not in asked[2:]
+    assert asked[2] != asked[3]
+
+
+def test_a_pilot_shows_mean_and_spread_of_its_arms_and_no_verdict():
+    pilot = SPEC.model_copy(update={"contrasts": ()})
+    mine = cells(0.6)
+    text = page_of(pilot, mine)
+    assert "decides nothing" in text
+    assert "| α=0.1 | 62.0 (60.0 to 64.0) |" in text
+    assert "the paper says" not in text
+    rows = compared(pilot, outcome_of(pilot, "tiny", mine), "tiny")
+    assert claim_rows(rows, "tiny") == []
