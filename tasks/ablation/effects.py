@@ -71,11 +71,9 @@ def power(shift: float, seeds: int) -> float:
 def seeds_needed(points: float, sd: float) -> int:
     """The fewest seeds that find a difference of `points` with 80 % power, where the paired
     differences have the standard deviation `sd` (points)."""
-    if not sd:
-        return 2
-    size = points / sd
-    least = (stats.norm.ppf(0.975) + stats.norm.ppf(POWER)) ** 2 / size**2  # if sd were known
-    return next(n for n in count(max(2, int(least))) if power(size * math.sqrt(n), n) >= POWER)
+    errors = stats.norm.ppf(0.975) + stats.norm.ppf(POWER)
+    least = (errors * sd / points) ** 2  # if the deviation were known
+    return next(n for n in count(max(2, int(least))) if detectable(sd, n) <= points)
 
 
 def detectable(sd: float, seeds: int) -> float:
