@@ -179,7 +179,7 @@ def status() -> str:
 
 
 def claims() -> str:
-    """The eight claims of the paper's analysis, from the results of the ablations."""
+    """A line a claim, and how to read it, from the results of the ablations."""
     text = (ROOT / RESULTS).read_text()
     return text[text.index("|  | claim") : text.index("\n## Figure 2")].strip()
 

@@ -11,7 +11,6 @@ from klear.tasks.ablation.effects import (
     detectable,
     fall,
     paired_effect,
-    power,
     seeds_needed,
     steadiness_effect,
 )
@@ -191,7 +190,6 @@ def test_a_detectable_difference_is_found_in_four_of_five_simulated_experiments(
     half = stats.t.ppf(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / np.sqrt(seeds)
     found = (drawn.mean(axis=1) - half > 0).mean()
     assert found == pytest.approx(0.8, abs=0.011)
-    assert power(detectable(sd, seeds) * np.sqrt(seeds) / sd, seeds) == pytest.approx(0.8)
 
 
 def test_what_an_effect_could_have_seen_follows_from_the_width_of_its_interval():
