@@ -90,7 +90,7 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
             parts.append(Part(place, tuple(pieces)))
             continue
         for piece in pieces:
-            shares = []
+            shares: list[Any] = []
             if piece.file and piece.file.stat().st_size > PART_BYTES:
                 report(0, 0, f"{source.name}: where to cut {piece.file.name}")
                 name = str(piece.file)

@@ -1,6 +1,6 @@
 """A table of problems cut into parts, and split into kept and rejected rows without decoding."""
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -15,7 +15,7 @@ from klear.eval.records import Problem, Rejected
 from klear.eval.tables import ArrowWriter, TableWriter, to_records
 from klear.tasks.stage.progress import report
 
-END = math.inf, ""
+END = sys.maxsize, ""
 """After the last of the rows that go."""
 
 
