@@ -126,8 +126,8 @@ class _Names:
 def _reasons(kind: np.ndarray, match: np.ndarray, names: _Names) -> Iterator[tuple[int, str]]:
     """The rows that go, ascending, and why."""
     for row in np.flatnonzero(kind).tolist():
-        first = match[row]
+        first = int(match[row])
         reason = REASONS[kind[row]].format(names.id(first))
         if kind[row] == EXACT and kind[first] == NEAR:
-            reason += ", " + REASONS[NEAR].format(names.id(match[first]))
+            reason += ", " + REASONS[NEAR].format(names.id(int(match[first])))
         yield row, reason

@@ -106,7 +106,7 @@ def _looked_up(source: Source, settings: CollectSettings) -> Tables:
     texts = dict[str, dict[str, str]]()
     for key, table in (source.lookup.tables if source.lookup else {}).items():
         name, files = f"{source.name}/{key}", _files(table, settings, source.name)
-        for piece in map(Piece, files) if files else [Piece(None, resolved(table, name))]:
+        for piece in map(Piece, files) if files else [Piece(commit=resolved(table, name))]:
             found = texts.setdefault(key, {})
             for row in piece_rows(piece, table, Path(settings.root), name):
                 if table.key_field and row.value and _is_wanted(row.value, table.where):

@@ -153,10 +153,16 @@ def test_a_star_at_the_end_of_where_stands_for_any_end(tmp_path):
     assert (metrics["kept"], metrics["left_out"]) == (2, 2)
 
 
-def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it_and_wants_it(tmp_path):
+@pytest.mark.parametrize("place", ["files", "dataset"])
+def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it_and_wants_it(
+    tmp_path, monkeypatch, place
+):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     jsonl(tmp_path / "rows.jsonl", *({"key": k, "a": "1"} for k in ("x", "y", "z")))
-    jsonl(tmp_path / "said.jsonl", {"k": "x", "t": "X?", "n": 1}, {"k": "y", "t": "Y?", "n": 2})
-    said = {"files": ["said.jsonl"], "key_field": "k", "text_field": "t", "where": {"n": 1}}
+    rows = {"k": "x", "t": "X?", "n": 1}, {"k": "y", "t": "Y?", "n": 2}
+    jsonl(tmp_path / "said" / "train.jsonl", *rows)
+    where = {"files": ["said/train.jsonl"], "dataset": str(tmp_path / "said")}[place]
+    said = {place: where, "key_field": "k", "text_field": "t", "where": {"n": 1}}
     lookup = {"tables": {"said": said}, "index_field": "key"}
     read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
     metrics = collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(read,)))
