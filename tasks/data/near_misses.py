@@ -201,7 +201,7 @@ def _write_page(
         shown=list(to_records(rows, NearMiss)),
         total=len(places),
     )
-    subtitle = f"{len(places):,} pairs of a row and an item that n-grams do not find"
+    subtitle = f"pairs of a row and an item that n-grams do not find: {len(places):,}"
     label = f"{settings.model}, cosine ≥ {settings.cosine:g}"
     page = Page("Near misses", subtitle, label, body)
     (out / PAGE).write_text(page.html(), encoding="utf-8")
