@@ -162,4 +162,4 @@ def test_published_answers_and_pass_rates_carry_a_whole_run_without_a_teacher(tm
     assert len(kept) == 2 * len(known) == made["filter_rl"].metrics["kept"]
     page = (made["report"].folder / "report.md").read_text()
     assert "40 pass rates came with rows of the sources, and were not measured here" in page
-    assert made["evaluate_rl_code"].metrics["aime24/problems"] == PROBLEMS
+    assert made["evaluate_rl_code"].metrics["answers"] == PROBLEMS  # k = 1
