@@ -5,6 +5,7 @@ after a kill. A row without an answer counts as any other: only its prompt is lo
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,23 +76,11 @@ def contamination(
     except (ValueError, OSError, EngineError) as error:
         print(f"klear contamination: {error}", file=sys.stderr)
         return 1
-    counts = count_by_source(found.file("hits.parquet"))
     print(f"rows that share a {n}-gram, and of these those with half of an item or more:")
     if missed:
         print(f"near: others whose cosine with an item is {near:g} or more ({embed})")
-    lines = [["", "rows"]]
-    for benchmark in to_protect.sources:
-        title = f"{benchmark.name} ({benchmarks.metrics[f'kept/{benchmark.name}']:,.0f})"
-        lines[0] += [title, "near"] if missed else [title]
-    for source in to_read.sources:
-        cells = [source.name, f"{problems.metrics[f'kept/{source.name}']:,.0f}"]
-        for benchmark in to_protect.sources:
-            shared, leaked = counts.get((source.name, benchmark.name), (0, 0))
-            cells.append(f"{shared:,} / {leaked:,}" if shared else "–")
-            if missed:
-                rows = missed.metrics.get(f"near/{source.name}/{benchmark.name}", 0)
-                cells.append(f"{rows:,.0f}" if rows else "–")
-        lines.append(cells)
+    counts = count_by_source(found.file("hits.parquet"))
+    lines = _table(problems.metrics, benchmarks.metrics, counts, missed and missed.metrics)
     first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
     for name, *cells in lines:
         print(name.ljust(first), *map(str.rjust, cells, others), sep="  ")
@@ -102,6 +91,34 @@ def contamination(
     if missed:
         print(f"near: {missed.file(NEAR_PAGE)}")
     return 0
+
+
+def _table(
+    rows: Mapping[str, float],
+    items: Mapping[str, float],
+    counts: Mapping[tuple[str, str], tuple[int, int]],
+    near: Mapping[str, float] | None,
+) -> list[list[str]]:
+    """Sources by benchmarks, from the metrics of what collected them: `shared / leaked`, and the
+    near misses where they were looked for."""
+    sources, benchmarks = (
+        [name.removeprefix("kept/") for name in found if name.startswith("kept/")]
+        for found in (rows, items)
+    )
+    lines = [["", "rows"]]
+    for benchmark in benchmarks:
+        title = f"{benchmark} ({items[f'kept/{benchmark}']:,.0f})"
+        lines[0] += [title, "near"] if near is not None else [title]
+    for source in sources:
+        cells = [source, f"{rows[f'kept/{source}']:,.0f}"]
+        for benchmark in benchmarks:
+            shared, leaked = counts.get((source, benchmark), (0, 0))
+            cells.append(f"{shared:,} / {leaked:,}" if shared else "–")
+            if near is not None:
+                missed = near.get(f"near/{source}/{benchmark}", 0)
+                cells.append(f"{missed:,.0f}" if missed else "–")
+        lines.append(cells)
+    return lines
 
 
 def _near_settings(cosine: float | None, embed: str, url: str) -> NearMissSettings | None:

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from klear.configs.settings.sources import Source
-from klear.eval.records import CallCase, CheckerCase, StdinCase, TestSuite
+from klear.eval.records import CallCase, CheckerCase, Rejected, StdinCase, TestSuite
+from klear.eval.row_files import Row
 from klear.tasks.data.row_to_problem import (
     BadField,
     field_of,
@@ -23,6 +24,7 @@ from klear.tasks.data.row_to_problem import (
     to_problem,
     traces_of,
 )
+from klear.tasks.data.sources import checked
 from tests.eval.evaluations_by_hand import packed
 
 SUM, _, _, ROWS = yaml.safe_load(Path(__file__).with_name("dataset_rows.yaml").read_text("utf-8"))
@@ -81,6 +83,16 @@ def test_skyworks_rows_with_several_right_answers_are_rejected_with_their_number
 def test_a_row_without_usable_gold_is_refused_with_the_fields_name(name, changed, reason):
     with pytest.raises(BadField, match=f"^field {reason}"):
         to_problem(row_of(name, **changed), Source(use=name))
+
+
+@pytest.mark.parametrize("name", [*ROWS, "opencodereasoning2", "liveoibench"])
+def test_a_row_without_a_prompt_is_rejected_with_file_row_and_field(name):
+    source = Source(use=name)
+    field = source.prompt_parts[0].field if source.prompt_parts else source.prompt_field
+    whole = ROWS.get(name, {"tests": TESTS})
+    rejected = checked(Row("rows.jsonl", 7, {**whole, field: None}), source, {})
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason == f"rows.jsonl row 7: field {field}: missing"
 
 
 TRACED = {
