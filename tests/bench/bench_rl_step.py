@@ -1,10 +1,10 @@
 """Live tokens a second of the updates of a rollout: GPPOTrainer against TRL's GRPOTrainer.
 
     python tests/bench/bench_rl_step.py [--steps 2] [--dead 0.4] [--threads 1] [--longest 384]
-    python tests/bench/bench_rl_step.py --model 0.6b --context 8192 --device cuda
+    python tests/bench/bench_rl_step.py --model 0.6b --context 8192 --device cuda [--prompts 20]
 
 Both trainers get the same recorded rollouts, model and mini-batches, each in a process of its own:
-20 prompts × 8 answers of log-normal lengths, 4 updates a rollout; a share of the groups is paid
+prompts × 8 answers of log-normal lengths, 4 updates a rollout; a share of the groups is paid
 equally, as in every RL run. A live token is an answer token of the other groups. Time is that of
 the process's CPU, on a GPU that of the wall. Peak memory is the highest resident size (on a GPU:
 memory in tensors) over that before training. A second pair of processes computes, in float32, the
@@ -28,7 +28,7 @@ from typing import Any
 from own_process import in_a_process
 
 PEER = "trl GRPOTrainer (dapo)"
-PROMPTS, ROLLOUTS, UPDATES = 20, 8, 4
+ROLLOUTS, UPDATES = 8, 4
 MEDIAN, SPREAD = 0.2, 0.8  # median length as a share of the longest
 PAY = 1_000.0  # so large that the peer's 1e-4 in the standard deviation does not count
 FIRST_TOKEN = 300  # of answers; the tokenizer's own tokens lie below
@@ -36,8 +36,11 @@ MODELS: dict[str, dict[str, int]] = {
     "tiny": {"hidden": 128, "layers": 2, "mlp": 384, "vocabulary": 1_024},
     "0.6b": {"hidden": 1_024, "layers": 28, "mlp": 3_072, "heads": 16, "kv_heads": 8,
              "head_dim": 128, "vocabulary": 151_936},
+    "8b-layers": {"hidden": 4_096, "layers": 4, "mlp": 12_288, "heads": 32, "kv_heads": 8,
+                  "head_dim": 128, "vocabulary": 151_936},
 }  # fmt: skip
-"""Sizes of random-weight Qwen3 models; 0.6b has those of Qwen/Qwen3-0.6B."""
+"""Sizes of random-weight Qwen3 models; 0.6b has those of Qwen/Qwen3-0.6B, 8b-layers 4 of the 36
+layers of Qwen/Qwen3-8B."""
 
 
 def seed_of(*parts: object) -> int:
@@ -52,17 +55,17 @@ def answer(text: str, place: int, options: argparse.Namespace) -> list[int]:
     return [rng.randrange(FIRST_TOKEN, vocabulary) for _ in range(length)]
 
 
-def is_dead(text: str, share: float) -> bool:
-    """Exactly `share` of the prompts of every step, rounded: their numbers are in the text."""
-    return int(text.split()[1]) % PROMPTS < round(share * PROMPTS)
+def is_dead(text: str, options: argparse.Namespace) -> bool:
+    """Exactly the share of the prompts of every step, rounded: their numbers are in the text."""
+    return int(text.split()[1]) % options.prompts < round(options.dead * options.prompts)
 
 
 def token_counts(options: argparse.Namespace, step: int) -> tuple[int, int]:
     """Live and all answer tokens of one step's prompts."""
     live = total = 0
-    for text in (f"Task {n}" for n in range(step * PROMPTS, (step + 1) * PROMPTS)):
+    for text in (f"Task {n}" for n in range(step * options.prompts, (step + 1) * options.prompts)):
         tokens = sum(len(answer(text, i, options)) for i in range(ROLLOUTS))
-        live += 0 if is_dead(text, options.dead) else tokens
+        live += 0 if is_dead(text, options) else tokens
         total += tokens
     return live, total
 
@@ -106,10 +109,10 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
         for i, text in enumerate(p[-1]["content"] for p in prompts):
             place = i % ROLLOUTS
             good = place if place < 2 else seed_of(text, place, "pay") % 2
-            paid.append(0.0 if is_dead(text, options.dead) else PAY * good)
+            paid.append(0.0 if is_dead(text, options) else PAY * good)
         return paid
 
-    sequences, a_pass = PROMPTS * ROLLOUTS // updates, options.peer_sequences
+    sequences, a_pass = options.prompts * ROLLOUTS // updates, options.peer_sequences
     accumulation = 1 if kind == "ours" else sequences // a_pass
     told = {
         "output_dir": str(options.checkpoint.parent / kind),
@@ -131,7 +134,10 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
         "report_to": [],
         "disable_tqdm": True,
     }
-    rows = [{"prompt": [{"role": "user", "content": f"Task {i}"}]} for i in range(PROMPTS * steps)]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"Task {i}"}]}
+        for i in range(options.prompts * steps)
+    ]
     common: dict[str, Any] = {
         "model": load_model(options.checkpoint, attention=options.attention, dtype="float32"),
         "processing_class": load_tokenizer(options.checkpoint),
@@ -245,6 +251,7 @@ def difference(folder: Path, live_share: float) -> float:
 def parsed(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2, help="rollouts to average over")
+    parser.add_argument("--prompts", type=int, default=20, help="of a rollout")
     parser.add_argument("--dead", type=float, default=0.4, help="share of groups paid equally")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--longest", "--context", type=int, default=384, help="answer tokens")
@@ -276,9 +283,10 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     live = sum(token_counts(options, s)[0] for s in range(1, options.steps + 1)) / options.steps
     speed = {kind: live / found["seconds"] for kind, found in (("ours", ours), ("peer", peer))}
     setup = (
-        f"{PROMPTS} prompts x {ROLLOUTS}, {UPDATES} updates, answers to {options.longest} tokens, "
-        f"{round(options.dead * PROMPTS)} of {PROMPTS} groups dead, model {options.model} on "
-        f"{options.device}, {options.threads} thread(s), mean of {options.steps} rollouts; "
+        f"{options.prompts} prompts x {ROLLOUTS}, {UPDATES} updates, answers to {options.longest} "
+        f"tokens, {round(options.dead * options.prompts)} of {options.prompts} groups dead, model "
+        f"{options.model} on {options.device}, {options.threads} thread(s), mean of "
+        f"{options.steps} rollouts; "
         f"{options.budget} tokens a pass against {options.peer_sequences} sequences; peak memory "
         f"{ours['peak_mb']:.0f} MB against {peer['peak_mb']:.0f} MB; relative difference of the "
         f"shared gradient {gap:.1e}"

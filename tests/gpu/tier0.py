@@ -195,17 +195,17 @@ def lm_head(report: Report) -> None:
     report.figure(peer_gb=peer["peak_mb"] / 1e3, peer_seconds=peer["seconds"])
 
 
-def large_checkpoint(report: Report, **changes: Any) -> argparse.Namespace:
-    """Options of bench_rl_step with a random Qwen3 of 0.6B (toy size without CUDA), made once."""
+def large_checkpoint(report: Report, model: str = "0.6b") -> argparse.Namespace:
+    """Options of bench_rl_step with a random Qwen3 (toy size without CUDA), made once."""
     import bench_rl_step as bench
 
     words = "--context 24 --steps 1 --budget 512"
     if report.cuda:
-        words = "--model 0.6b --context 8192 --device cuda --steps 1"
-    options = argparse.Namespace(**vars(bench.parsed(words.split())) | changes)
-    options.checkpoint = report.shared / "checkpoint"
+        words = f"--model {model} --context 8192 --device cuda --steps 1 --prompts 8"
+    options, folder = bench.parsed(words.split()), report.shared / model
+    options.checkpoint = folder / "checkpoint"
     if not options.checkpoint.exists():
-        bench.make_checkpoint(report.shared, options)
+        bench.make_checkpoint(folder, options)
     return options
 
 
@@ -224,7 +224,9 @@ def rl_step(report: Report) -> None:
     report.goal("of_its_memory", ours["peak_mb"] / peer["peak_mb"], at_most=0.6)
 
 
-def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any) -> Any:
+def sft_steps(
+    report: Report, length: int, rows: int, steps: int, model: str = "0.6b", **runtime: Any
+) -> Any:
     """(facts of the model, seconds a step, highest bytes in tensors) of so many steps of `rows`
     sequences of `length` tokens; the first step is left out of the time."""
     import torch
@@ -235,7 +237,7 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
     from klear.training import models, sft, sizing
     from klear.training.launch.jobs import SFTJob
 
-    base = large_checkpoint(report).checkpoint
+    base = large_checkpoint(report, model).checkpoint
     facts = sizing.facts_of_model(str(base))
     assert facts
     ids = torch.randint(300, facts.vocabulary, (rows * (steps + 1), length)).tolist()
@@ -246,8 +248,8 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
         runtime=TrainRuntime(precision="bf16" if report.cuda else "fp32", threads=1, **runtime),
     )  # fmt: skip
     job = SFTJob(out=report.scratch, base=base, examples=base, settings=settings)
-    model, tokenizer = models.load_to_train(base, settings)
-    trainer, marks = sft.build_trainer(job, model, tokenizer, data), []
+    loaded, tokenizer = models.load_to_train(base, settings)
+    trainer, marks = sft.build_trainer(job, loaded, tokenizer, data), []
 
     class Clock(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -261,7 +263,7 @@ def sft_steps(report: Report, length: int, rows: int, steps: int, **runtime: Any
     return facts, (marks[-1] - marks[0]) / steps, highest
 
 
-def sft_speed(report: Report) -> None:
+def sft_speed(model: str, report: Report) -> None:
     """SFT tokens a second, and the share of the card's arithmetic as `klear plan` counts it: six
     operations a parameter and token."""
     import torch
@@ -269,7 +271,7 @@ def sft_speed(report: Report) -> None:
     from klear.configs.settings.base import read_catalogue
 
     length, rows, steps = (8_192, 8, 3) if report.cuda else (64, 4, 2)
-    facts, seconds, _ = sft_steps(report, length, rows, steps, micro_batch_tokens=2 * length)
+    facts, seconds, _ = sft_steps(report, length, rows, steps, model, micro_batch_tokens=2 * length)
     report.figure(tokens_per_s=length * rows / seconds)
     if report.cuda:
         name = torch.cuda.get_device_name()
@@ -307,7 +309,10 @@ CASES = [
     ),
     *(Case(f"kill_and_resume[{k}]", partial(kill_and_resume, k), 150) for k in ("rl", "sft")),
     Case("lm_head", lm_head, 120, alone=True),
-    Case("sft_speed", sft_speed, 120, alone=True),
+    *(
+        Case(f"sft_speed[{m}]", partial(sft_speed, m), 120, alone=True)
+        for m in ("0.6b", "8b-layers")
+    ),
     *(
         Case(f"peak_memory[{name}]", partial(peak_memory, on), 90, ("cuda",), True)
         for name, on in (("checkpointing", True), ("whole", False))
