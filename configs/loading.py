@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,18 +88,22 @@ def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
 
 def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tuple[str, str]]:
     """Dotted names of the settings with a meaning that differ, with the new value, in order;
-    default: from the shipped profile of that name, if any.
+    default: from the shipped profile of that name, if any. An entry of a list that is left out is
+    null as a whole.
 
     Profile and seed are left out: they are in every name.
     """
     if profile is None and settings.profile in profiles():
         profile = load_profile(settings.profile)
     now, before = (flat(meaning(s)) for s in (settings, profile or settings))
-    return [
-        (name, short(now.get(name)))
-        for name in dict.fromkeys((*now, *before))
-        if now.get(name) != before.get(name) and name not in ("profile", "seed")
-    ]
+    there = {part for name in now for part in accumulate(name.split("."), "{}.{}".format)}
+    found = dict[str, str]()
+    for name in dict.fromkeys((*now, *before)):
+        if now.get(name) != before.get(name) and name not in ("profile", "seed"):
+            parts = accumulate(name.split("."), "{}.{}".format)
+            left_out = next((part for part in parts if part not in there), name)  # a whole entry
+            found[left_out] = short(now.get(name))
+    return list(found.items())
 
 
 @lru_cache(maxsize=32)

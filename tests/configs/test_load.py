@@ -124,6 +124,8 @@ def test_an_unknown_profile_lists_the_known_ones():
         (["collect.sources.countdown.size=5"], "tiny-seed0 · collect.sources.countdown.size=5"),
         (["distill.sources=[countdown]"], 'tiny-seed0 · distill.sources=["countdown"]'),
         (["sft.runtime.threads=2", "stall_minutes=5"], "tiny-seed0"),  # how, and not what
+        (["evaluate.protocols=[{name: countdown_test, k: 8}]"],
+         "tiny-seed0 · evaluate.protocols.by_example_test=null"),
         (["sft.epochs=2", "rl_math.steps=3", "rl_code.steps=3", "rl_code.temperature=2"],
          "tiny-seed0 · sft.epochs=2, rl_math.steps=3, rl_code.steps=3, and 1 more"),
     ],
