@@ -48,6 +48,7 @@ _COMPARISON = re.compile(r"(<|>|\\(?:le|ge|ne)(?![a-z]))")
 _COMPARISONS = {"<": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne, ">": sympy.Gt, r"\ge": sympy.Ge}
 _MARKED = {"": "%s", "%": r"\frac{%s}{100}", "°": r"\frac{%s\pi}{180}"}
 _CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second
+_AGAIN_S = 0.1
 _EVERY_FORM = (
     r"f(x)=\frac{\sqrt[3]{2x^2}-|y_1|}{\sin^2 x+\log_2 3}\cdot e^{i\pi}+\binom{5}{2}!",
     r"\begin{pmatrix}1&2\\3&x\end{pmatrix}, (-\infty,1]\cup\{2\}, x<1",
@@ -62,17 +63,21 @@ class OutOfTime(BaseException):
 def cpu_seconds(most: float) -> Iterator[None]:
     """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only.
 
-    The alarm is seen between two steps of Python; a single endless one is ended from outside.
+    The alarm is seen between two steps of Python, and comes again for code that takes every
+    exception; a single endless step is ended from outside.
     """
+    inside = True
 
     def end(_: int, __: FrameType | None) -> None:
-        raise OutOfTime
+        if inside:
+            raise OutOfTime
 
     before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, most)
+    signal.setitimer(signal.ITIMER_PROF, most, _AGAIN_S)
     try:
         yield
     finally:
+        inside = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
 

@@ -6,6 +6,7 @@ mathematician gives: `text` is what the model wrote, `right` whether it answers 
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,18 @@ def busy(seconds: float) -> None:
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
+
+
+def swallowed_once(seconds: float) -> None:
+    """As where the alarm interrupts a callback of the garbage collector."""
+    with suppress(BaseException):
+        busy(seconds)
+    busy(seconds)
+
+
+def test_the_end_of_the_time_that_some_code_caught_comes_again():
+    with pytest.raises(OutOfTime), cpu_seconds(0.05):
+        swallowed_once(10)
 
 
 def test_cpu_time_is_limited_in_the_block_alone_and_waiting_costs_none():
