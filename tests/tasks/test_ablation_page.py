@@ -1,6 +1,7 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -281,7 +282,7 @@ def test_results_begin_with_a_line_a_claim_and_have_no_paragraph_over_80_words()
     for part in ("claim", "paper", "ours", "seeds", "could have seen", "verdict"):
         assert part in heading
     assert len(rows) == len({row.split(" | ")[1] for row in rows}) >= 8
-    prose = [b for b in text.split("\n\n") if not b.startswith("|")]
+    prose = [b for b in re.split(r"\n{2,}", text) if not b.startswith("|")]
     assert not [part for part in prose if len(part.split()) > 80]
 
 
