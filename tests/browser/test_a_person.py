@@ -4,6 +4,8 @@ import json
 import re
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -64,15 +66,29 @@ def cancelled(place: Cockpit, page: Page, shot) -> Ended:
 
 def cancel_in_sft(page: Page, place: Cockpit, flow_run: str) -> Ended:
     away_until(page, place, flow_run, "sft")
-    run = visit(page, place, flow_run)
     running = place.processes_of_runs()
-    assert commanded("klear.training.launch.run_job", running)
-    since = run.cancel()
+    with held_still(running):
+        run = visit(page, place, flow_run)
+        since = run.cancel()
     _, left = psutil.wait_procs(running, timeout=120)
     seconds = time.monotonic() - since
     assert not left, "processes of the cancelled run live on"
     run.shows("Cancelled")
     return Ended(flow_run, seconds)
+
+
+@contextmanager
+def held_still(running: list[psutil.Process]) -> Iterator[None]:
+    """The training waits until the button is found: on a fast machine it would be over before."""
+    trainings = commanded("klear.training.launch.run_job", running)
+    assert trainings
+    for training in trainings:
+        training.suspend()
+    try:
+        yield
+    finally:
+        for training in trainings:
+            training.resume()
 
 
 def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
@@ -198,16 +214,19 @@ def test_two_runs_compare_in_mlflow_by_what_differs(place, finished, retried):
 
 
 def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
-    place: Cockpit, page: Page, finished: Ended, shot
+    place: Cockpit, page: Page, finished: Ended, shot, request
 ) -> None:
+    attempt = getattr(request.node, "execution_count", 1)  # of pytest-rerunfailures, if it is on
+    change = f"sft.epochs={8 + attempt}"  # so that a second try finds nothing cached
     form = open_form(page, place.prefect, "stage", form_schema(place, "stage"))
     form.choose("stage", "sft")
-    form.field("changes").locator("textarea").fill("sft.epochs=9")
+    form.field("changes").locator("textarea").fill(change)
     shot("stage_form")
     flow_run = form.start().flow_run
     away_until(page, place, flow_run, "sft")
-    run = visit(page, place, flow_run)
-    run.ask_for("Suspend")
+    with held_still(place.processes_of_runs()):
+        run = visit(page, place, flow_run)
+        run.ask_for("Suspend")
     run.shows("Suspended")
     assert eventually(lambda: not place.processes_of_runs(), 60), "it trains on"
     run.ask_for("Resume")
@@ -218,7 +237,7 @@ def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
     (sft,) = place.tagged("mlflow.parentRunId", parent)
     place.check_steps(sft)
     name = place.flow_run(flow_run)["name"]
-    assert "sft · sft.epochs=9" in name, "the name that the form made up was kept"
+    assert f"sft · {change}" in name, "the name that the form made up was kept"
 
 
 def test_a_wrong_change_fails_its_run_with_the_fix_in_the_log(place: Cockpit, page: Page) -> None:
