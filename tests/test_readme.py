@@ -29,12 +29,13 @@ def test_the_table_of_what_was_seen_names_tests_that_are_there() -> None:
     assert len(named) == (ROOT / "docs/status.toml").read_text().count('\ncpu = "')
 
 
-def test_the_loss_that_the_honest_lines_quote_is_in_the_results() -> None:
-    said = re.findall(r"−(\d+\.\d)(?: points)? on (?:math|code)", README)
+def test_the_points_that_the_honest_lines_quote_are_in_the_results() -> None:
+    equal, gain = re.findall(r"\d+\.\d ± \d+\.\d", README)
+    (lost,) = re.findall(r"−\d+\.\d \(−\d+\.\d to \+\d+\.\d\)", README)
     results = (ROOT / hooks.RESULTS).read_text()
-    names = (r"countdown\_test", r"by\_example\_test")
-    rows = [f"| gppo over clip-higher | curves only | {name} | -" for name in names]
-    assert all(row + points in results for row, points in zip(rows, said, strict=True))
+    assert f"gppo over clip-higher -{equal}; gppo over cispo +{gain} | 16 |" in results
+    row = r"| gppo over clip-higher | curves only | countdown\_test | "
+    assert row + lost.replace("−", "-") in results
 
 
 @pytest.mark.parametrize("page", PROMISES)
