@@ -4,8 +4,6 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psutil
@@ -67,28 +65,16 @@ def cancelled(place: Cockpit, page: Page, shot) -> Ended:
 def cancel_in_sft(page: Page, place: Cockpit, flow_run: str) -> Ended:
     away_until(page, place, flow_run, "sft")
     running = place.processes_of_runs()
-    with held_still(running):
-        run = visit(page, place, flow_run)
-        since = run.cancel()
+    assert commanded("klear.training.launch.run_job", running)
+    place.signal_jobs(signal.SIGSTOP)  # on a fast machine it would be over before the click
+    run = visit(page, place, flow_run)
+    since = run.cancel()
+    place.signal_jobs(signal.SIGCONT)
     _, left = psutil.wait_procs(running, timeout=120)
     seconds = time.monotonic() - since
     assert not left, "processes of the cancelled run live on"
     run.shows("Cancelled")
     return Ended(flow_run, seconds)
-
-
-@contextmanager
-def held_still(running: list[psutil.Process]) -> Iterator[None]:
-    """The training waits until the button is found: on a fast machine it would be over before."""
-    trainings = commanded("klear.training.launch.run_job", running)
-    assert trainings
-    for training in trainings:
-        training.suspend()
-    try:
-        yield
-    finally:
-        for training in trainings:
-            training.resume()
 
 
 def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
@@ -224,9 +210,11 @@ def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
     shot("stage_form")
     flow_run = form.start().flow_run
     away_until(page, place, flow_run, "sft")
-    with held_still(place.processes_of_runs()):
-        run = visit(page, place, flow_run)
-        run.ask_for("Suspend")
+    assert place.jobs()
+    place.signal_jobs(signal.SIGSTOP)
+    run = visit(page, place, flow_run)
+    run.ask_for("Suspend")
+    place.signal_jobs(signal.SIGCONT)
     run.shows("Suspended")
     assert eventually(lambda: not place.processes_of_runs(), 60), "it trains on"
     run.ask_for("Resume")
