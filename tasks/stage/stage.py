@@ -267,10 +267,10 @@ class _Computation:
         return [*names, GRADED]
 
     def _log(self, folder: Path, *, only_unfinished: bool = False) -> StageLog:
+        run, name = self.run, self.stage.name
         params = as_params(self.settings.model_dump(mode="json"))
-        made = (self.run.tracker, self.run.run_id, self.stage.name, self.key, params, folder)
-        name = self.run.label(self.stage.name)
-        return StageLog(*made, name=name, only_unfinished=only_unfinished)
+        made = (run.tracker, run.run_id, name, self.key, params, folder, run.label(name))
+        return StageLog(*made, only_unfinished=only_unfinished)
 
     @contextmanager
     def _watched(self, file: Path | None = None, log: StageLog | None = None) -> Iterator[Listener]:

@@ -70,10 +70,9 @@ class Mlflow(MlflowClient):
         if there.tags.get(made) != (text := json.dumps(about)):
             self.set_experiment_tag(experiment, made, text)
 
-    def find_run(self, experiment: str, tags: Mapping[str, str]) -> str:
-        """The id of a run that has all of `tags`; '' if there is none."""
-        runs = self.search_runs([experiment], _with_tags(tags), max_results=1)
-        return runs[0].info.run_id if runs else ""
+    def find_run(self, experiment: str, tags: Mapping[str, str]) -> entities.Run | None:
+        """A run that has all of `tags`."""
+        return next(iter(self.search_runs([experiment], _with_tags(tags), max_results=1)), None)
 
     def active_run(self, run_id: str) -> entities.Run | None:
         """None: deleted by hand, never made, or on another server. A server that fails raises."""
@@ -214,14 +213,13 @@ class Mlflow(MlflowClient):
             "name": tags["mlflow.traceName"],
             "start_time_unix_nano": int(start * 1e9),
             "end_time_unix_nano": int(end * 1e9),
-            "status": {"code": "STATUS_CODE_OK", "message": ""},
+            "status": {"code": "STATUS_CODE_OK"},
             "attributes": {
                 "mlflow.traceRequestId": json.dumps(trace_id),
                 "mlflow.spanType": json.dumps("EVALUATOR"),
                 "mlflow.spanInputs": request,
                 "mlflow.spanOutputs": response,
             },
-            "events": [],
         }
         client = TracingClient(self.tracking_uri)
         client.start_trace(info)

@@ -16,6 +16,7 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -110,15 +111,14 @@ class Tracker:
         named by `same` are those of `tags`, else a new one."""
         if not self.uri:
             return resume or f"untracked-{time.time_ns()}"
-        found = resume if resume and self.server.active_run(resume) else ""
+        server, found = self.server, self.server.active_run(resume) if resume else None
         if not found and same:
-            found = self.server.find_run(self.experiment, {n: tags[n] for n in same})
+            found = server.find_run(self.experiment, {n: tags[n] for n in same})
         if not found:
-            made = self.server.create_run(self.experiment, run_name=name, tags=dict(tags))
-            return made.info.run_id
-        self.server.set_status(found, "RUNNING")
-        self.server.tag(found, tags)
-        return found
+            return server.create_run(self.experiment, run_name=name, tags=dict(tags)).info.run_id
+        server.set_status(found.info.run_id, "RUNNING")
+        server.tag(found.info.run_id, tags)
+        return found.info.run_id
 
     def log(
         self, run_id: str, metrics: Mapping[str, float | Mapping[int, float]], made: float = 0.0
@@ -202,6 +202,7 @@ def is_unreachable(error: BaseException | None) -> bool:
     return False
 
 
+@dataclass
 class StageLog:
     """The child run of (parent, stage, key), reopened if an earlier attempt left it.
 
@@ -209,29 +210,25 @@ class StageLog:
     FINISHED. `run_id` is empty until the server has given one, or if it refused to.
     """
 
-    def __init__(
-        self,
-        tracker: Tracker,
-        parent: str,
-        stage: str,
-        key: str,
-        params: Mapping[str, str],
-        folder: Path,
-        *,
-        name: str = "",
-        only_unfinished: bool = False,
-    ) -> None:
-        self.tracker, self.run_id = tracker, ""
-        self._name, self._params, self._folder = name or stage, params, folder
-        self._tags = {PARENT_TAG: parent, "klear.stage": stage, "klear.key": key}
-        self._only_unfinished = only_unfinished
+    tracker: Tracker
+    parent: str
+    stage: str
+    key: str
+    params: Mapping[str, str]
+    folder: Path
+    name: str = ""
+    only_unfinished: bool = False
+
+    def __post_init__(self) -> None:
+        self.run_id = ""
+        self._tags = {PARENT_TAG: self.parent, "klear.stage": self.stage, "klear.key": self.key}
         self._opened = threading.Event()
         self._monitor: Any = None
         self._read: dict[str, int] = {}  # file of a curve → lines of it that were put
         self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
         self._shown: dict[Path, int] = {}  # table → when it was changed last
         self._due = 0.0
-        tracker.put(f"the run of {stage}", self._open, soon=True)  # its id goes into a manifest
+        self.tracker.put(f"the run of {self.stage}", self._open, soon=True)  # a manifest has its id
 
     def wait_id(self) -> str:
         """The run's id; '' when the server is away or there is none."""
@@ -260,10 +257,10 @@ class StageLog:
             return
         for name, marker in CURVES.items():
             # By their number: a resumed child writes those after its checkpoint again.
-            if lines := read_lines(self._folder / name, after=self._read.get(name, 0)):
+            if lines := read_lines(self.folder / name, after=self._read.get(name, 0)):
                 self._read[name] = self._read.get(name, 0) + len(lines)
                 self.steps(lines, marker)
-        root = self._folder / SHOWN
+        root = self.folder / SHOWN
         tables = {str(p.relative_to(root)): p for p in sorted(root.rglob("*.json"))}
         listed = json.dumps([{"path": t, "type": "table"} for t in [*tables][-TABLES_LISTED:]])
         for table, path in tables.items():
@@ -300,20 +297,18 @@ class StageLog:
 
     def _open(self, server: Mlflow) -> None:
         experiment = self.tracker.experiment
-        run_id = server.find_run(experiment, self._tags)
-        run = server.active_run(run_id) if run_id and self._only_unfinished else None
-        if run and run.info.status == "FINISHED":
+        run = server.find_run(experiment, self._tags)
+        if run and self.only_unfinished and run.info.status == "FINISHED":
             self._opened.set()
             return
-        if run_id:
-            server.set_status(run_id, "RUNNING")
+        if run:
+            server.set_status(run.info.run_id, "RUNNING")
         else:
-            tags = {**self._tags, **tags_of(self._tags["klear.stage"])}
-            made = server.create_run(experiment, run_name=self._name, tags=tags)
-            run_id = made.info.run_id
+            tags = {**self._tags, **tags_of(self.stage)}
+            run = server.create_run(experiment, run_name=self.name or self.stage, tags=tags)
             self._last = dict.fromkeys(CURVES.values(), -1)
-        server.params(run_id, self._params)
-        if not self._only_unfinished:
-            self._monitor = self._monitor or server.system_metrics(run_id)
-        self.run_id = run_id
+        server.params(run.info.run_id, self.params)
+        if not self.only_unfinished:
+            self._monitor = self._monitor or server.system_metrics(run.info.run_id)
+        self.run_id = run.info.run_id
         self._opened.set()
