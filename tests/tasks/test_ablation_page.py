@@ -238,8 +238,8 @@ def test_a_result_of_other_rules_or_of_old_settings_or_damaged_does_not_count(tm
 
 
 def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
-    """Another setting or direction is another question; another sentence of the paper, or another
-    choice of what the claim rests on, is not."""
+    """Another setting, direction, start or first seed is another question; another sentence of the
+    paper, another choice of what the claim rests on, or more seeds are not."""
     store = Store(tmp_path)
     published(store, "a", 5)
     contrasts = tuple(c.model_copy(update={"says": "…"}) for c in SPEC.contrasts)
@@ -251,8 +251,11 @@ def test_a_result_counts_only_for_the_experiment_that_it_answers(tmp_path):
     scale = SPEC.scale("tiny").model_copy(update={"set": {"rl_math.steps": 3}})
     for change, counts in (
         (retold, 1),
+        ({"seeds": 9}, 1),
         ({"contrasts": turned}, 0),
         ({"scales": {"tiny": scale}}, 0),
+        ({"starts": 4}, 0),
+        ({"first_seed": 1000}, 0),
     ):
         assert len(finished_in(store, SPEC.model_copy(update=change), "tiny")) == counts
 
@@ -315,16 +318,6 @@ def test_what_was_registered_and_which_starts_are_shared_stand_on_both_pages():
         assert "Metric: avg@4. Test: paired t. Seeds: 16, for 5 points at the pilot's SD" in text
         assert "All arms share 4 SFT checkpoints" in text
     assert "Registered" not in page_of(SPEC, mine)
-
-
-def test_other_starts_and_first_seeds_are_other_questions_and_more_seeds_are_not():
-    asked = [
-        question(SPEC.model_copy(update=changed), "tiny")
-        for changed in ({}, {"seeds": 9}, {"starts": 4}, {"first_seed": 1000})
-    ]
-    assert asked[0] == asked[1]
-    assert asked[0] not in asked[2:]
-    assert asked[2] != asked[3]
 
 
 def test_a_pilot_shows_mean_and_spread_of_its_arms_and_no_verdict():
