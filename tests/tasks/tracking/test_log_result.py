@@ -216,32 +216,28 @@ def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told
     assert wrong.info.execution_duration / 1000 == pytest.approx(made.seconds, abs=0.1)
 
 
-def test_an_answer_of_a_rollout_was_made_when_its_step_says(place):
+@pytest.mark.parametrize(
+    ("told", "lines", "times"),
+    [
+        ([{"step": 2}] * 2, [(2, 9.0, {"seconds/rollout": 5.0})], [4, 9, 4.001, 9.001]),
+        # a benchmark's answer: between two points of the curve
+        ([{"place": n} for n in (4, 1, 9)], [(2, 0.25, {}), (4, 0.5, {})],
+         [0.25, 0.5, 0.001, 0.251, 0.002, 1.002]),
+    ],
+)  # fmt: skip
+def test_an_answer_was_made_when_its_step_or_its_place_says(place, told, lines, times):
     _, (*_, scores) = place.chain()
-    graded = read_graded(scores.folder / GRADED)[:2]
-    lines = [answer.model_copy(update={"step": 2}).model_dump_json() for answer in graded]
-    (scores.folder / GRADED).write_text("".join(line + "\n" for line in lines))
-    line = {"step": 2, "time": 1e9, "metrics": {"seconds/rollout": 5.0}}
-    (scores.folder / METRICS).write_text(json.dumps(line) + "\n")
-    server = Mock()
-    _Result(Mock(), scores, place.store.manifest(scores), ()).traces(server, "a-run")
-    asked = [call.args[2] for call in server.trace.call_args_list]
-    assert asked == [(1e9 - 5, 1e9), (1e9 - 4.999, 1e9 + 0.001)]
-
-
-def test_a_benchmarks_answer_was_made_between_two_points_of_the_curve(place):
-    _, (*_, scores) = place.chain()
-    made = place.store.manifest(scores)
+    made = place.store.manifest(scores).model_copy(update={"seconds": 1.0})
     begun = made.made - made.seconds
-    graded = read_graded(scores.folder / GRADED)[:3]
-    placed = [a.model_copy(update={"place": n}) for a, n in zip(graded, (4, 1, 9), strict=True)]
+    graded = zip(read_graded(scores.folder / GRADED), told, strict=False)
+    placed = [answer.model_copy(update=update) for answer, update in graded]
     (scores.folder / GRADED).write_text("".join(a.model_dump_json() + "\n" for a in placed))
-    lines = [{"step": 2 * n, "time": begun + n / 4, "metrics": {}} for n in (1, 2)]
-    (scores.folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    logged = [{"step": n, "time": begun + after, "metrics": m} for n, after, m in lines]
+    (scores.folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in logged))
     server = Mock()
     _Result(Mock(), scores, made, ()).traces(server, "a-run")
     found = [time - begun for call in server.trace.call_args_list for time in call.args[2]]
-    assert found == pytest.approx([0.25, 0.5, 0, 0.25, 0, made.seconds], abs=0.01)
+    assert found == pytest.approx(times, abs=1e-4)
 
 
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
