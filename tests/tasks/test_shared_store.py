@@ -338,24 +338,20 @@ def test_an_unreadable_manifest_is_named_and_replaced(s3, tmp_path, text):
     assert fetched(SharedStore(tmp_path / "b", s3)) == "made again"
 
 
-def test_a_copy_that_was_changed_here_is_named_and_brought_again_under_verify(disk, tmp_path):
+@pytest.mark.parametrize(("rows", "verify"), [("other rows", False), ("sowr", True)])
+def test_a_copy_that_was_changed_here_is_named_and_brought_again(disk, tmp_path, rows, verify):
+    """One of the same size under `verify`."""
     store = SharedStore(tmp_path / "a", disk)
     path = made(store).file("rows.jsonl")
-    path.write_text("sowr")  # of the same size
+    path.write_text(rows)
     [(_, wrong)] = damaged(store)
     assert wrong.endswith("rows.jsonl was changed since it was published")
-    assert path.read_text() == "sowr"
+    assert path.read_text() == rows
 
-    found = reused(SharedStore(tmp_path / "a", disk), verify=True)
-    SharedStore(tmp_path / "a", disk).fetch(found)
+    again = SharedStore(tmp_path / "a", disk)
+    again.fetch(reused(again, verify=verify))
 
     assert path.read_text() == "rows"
-
-
-def test_a_copy_that_was_cut_here_is_fetched_again(disk, tmp_path):
-    store = SharedStore(tmp_path, disk)
-    made(store).file("rows.jsonl").write_text("other rows")
-    assert fetched(store) == "rows"
 
 
 def test_the_same_command_goes_on_after_it_met_a_damaged_input(disk, tmp_path):
