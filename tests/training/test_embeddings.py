@@ -1,20 +1,19 @@
 """Texts as unit vectors: a small encoder made from a seed, and an endpoint on loopback."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from aiohttp import web
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
 from klear.training.engines.embeddings import POOLING, endpoint_encoder, local_encoder
 from klear.training.engines.interface import EngineError
+from tests.endpoint.conftest import serving_routes
 
 TEXT = "how many rooks stand on a board find the sum of all digits"
 TEXTS = ["how many rooks", "find the sum of all digits on a board", "the sum"]
@@ -67,33 +66,17 @@ Answer = Callable[[list[str]], tuple[int, dict[str, Any]]]
 
 @contextmanager
 def serving(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
-    """The address of `/v1` on loopback, and what was asked there: key and body."""
+    """The address of `/v1` on loopback, and what was asked there: path, key and body."""
     asked: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            asked.append((self.path, self.headers["authorization"], body))
-            status, reply = answer(body["input"])
-            data = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    async def embed(request: web.Request) -> web.Response:
+        body = await request.json()
+        asked.append((request.path, request.headers["authorization"], body))
+        status, reply = answer(body["input"])
+        return web.json_response(reply, status=status)
 
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving_routes([web.post("/v1/embeddings", embed)]) as url:
+        yield url, asked
 
 
 def vectors(texts: list[str]) -> tuple[int, dict[str, Any]]:
