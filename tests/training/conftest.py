@@ -127,6 +127,33 @@ def small_trainer(
     )
 
 
+def by_row(*rewards: Any):
+    """A reward function that pays each group the same list, whatever was answered."""
+
+    def pay(completions: list[Any], **_: Any) -> list[Any]:
+        return [rewards[i % len(rewards)] for i in range(len(completions))]
+
+    return pay
+
+
+@pytest.fixture
+def on_logp(monkeypatch):
+    """`on_logp(look)`: `look(trainer, model, micro, logp, entropy)` after every forward pass."""
+    from klear.training.rl.trainer import GPPOTrainer
+
+    original = GPPOTrainer._logp
+
+    def watch(look):
+        def looked_at(self, model, micro):
+            logp, entropy = original(self, model, micro)
+            look(self, model, micro, logp, entropy)
+            return logp, entropy
+
+        monkeypatch.setattr(GPPOTrainer, "_logp", looked_at)
+
+    return watch
+
+
 @pytest.fixture
 def make_trainer(files, tmp_path):
     """`make(reward, **changes)`: `small_trainer` on the small model."""

@@ -10,11 +10,11 @@ from transformers import modeling_flash_attention_utils as flash
 
 from klear.training import render
 from klear.training.models import load_model
-from klear.training.rl.trainer import GPPOTrainer
-from tests.training.conftest import close
+from tests.training.conftest import by_row, close
 
 LENGTHS = [12, 3, 7, 1, 9, 5, 12, 2]
 GROUP = [1.0, 0.0, 0.5, 0.0]
+pay = by_row(*GROUP)
 
 
 def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
@@ -27,14 +27,11 @@ def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
 
-def pay(completions, **_):
-    return [GROUP[i % 4] for i in range(len(completions))]
-
-
-def one_update(make_trainer, gradients, rollout_func=fixed, **config):
+def one_update(make_trainer, gradients, attention="sdpa", **config):
     trainer = make_trainer(
-        pay, prompts=4, mini_batch=4, rollout_func=rollout_func, max_grad_norm=0.0, **config
+        pay, prompts=4, mini_batch=4, rollout_func=fixed, max_grad_norm=0.0, **config
     )
+    trainer.model.config._attn_implementation = attention
     (found,) = gradients(trainer)
     return found
 
@@ -103,17 +100,10 @@ def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
 
 
 @pytest.mark.parametrize("bonus", [0.0, 0.1])
-def test_entropy_is_differentiated_only_where_it_has_a_weight(make_trainer, monkeypatch, bonus):
+def test_entropy_is_differentiated_only_where_it_has_a_weight(make_trainer, on_logp, bonus):
     """The fused head leaves out the work of a gradient that never comes."""
-    asked, original = [], GPPOTrainer._logp
-
-    def keep(self, model, micro):
-        logp, entropy = original(self, model, micro)
-        if entropy.requires_grad:
-            entropy.register_hook(asked.append)
-        return logp, entropy
-
-    monkeypatch.setattr(GPPOTrainer, "_logp", keep)
+    asked = []
+    on_logp(lambda *seen: seen[-1].requires_grad and seen[-1].register_hook(asked.append))
     make_trainer(pay, prompts=4, mini_batch=4, rollout_func=fixed, entropy_coef=bonus).train()
     assert bool(asked) == bool(bonus)
 
@@ -158,19 +148,10 @@ def boundaries(monkeypatch) -> list[list[int]]:
 def test_packed_rows_reach_flash_attention_cut_at_every_sequence(
     make_trainer, gradients, boundaries
 ):
-    def update(attention: str, packed: bool):
-        trainer = make_trainer(
-            pay, prompts=4, mini_batch=4, rollout_func=fixed, max_grad_norm=0.0,
-            micro_batch_tokens=300,
-        )  # fmt: skip
-        trainer.model.config._attn_implementation = attention
-        assert trainer._packed is packed  # it is what the kernel is for
-        (found,) = gradients(trainer)
-        return found
-
-    padded = update("sdpa", packed=False)
+    update = partial(one_update, make_trainer, gradients, micro_batch_tokens=300)
+    padded = update("sdpa")
     assert not boundaries
-    packed = update("flash_attention_2", packed=True)
+    packed = update("flash_attention_2")  # nothing else says that rows are to be packed
     assert max(map(len, boundaries)) > 3  # several sequences in a row
     assert all(ends[0] == 0 for ends in boundaries)
     close(packed, padded)

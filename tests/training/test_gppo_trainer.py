@@ -13,17 +13,7 @@ from klear.training import render
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer, LossScale
 from tests.gpu.tier0 import arrays, distance
-from tests.training.conftest import close
-
-
-def by_row(*rewards):
-    """A reward function that pays each group the same list, whatever was answered."""
-
-    def pay(completions, **_):
-        return [rewards[i % len(rewards)] for i in range(len(completions))]
-
-    return pay
-
+from tests.training.conftest import by_row, close
 
 FIRST_IS_RIGHT = by_row(1.0, 0.0, 0.0, 0.0)
 
@@ -37,43 +27,29 @@ def logged(trainer, name):
 
 
 @pytest.fixture
-def forwarded(monkeypatch):
+def forwarded(on_logp):
     """Sequences of every micro-batch that a model saw."""
-    seen, original = [], GPPOTrainer._logp
-
-    def counting(self, model, micro):
-        seen.append(len(micro.input_ids))
-        return original(self, model, micro)
-
-    monkeypatch.setattr(GPPOTrainer, "_logp", counting)
+    seen = []
+    on_logp(lambda trainer, model, micro, *_: seen.append(len(micro.input_ids)))
     return seen
 
 
-def test_groups_of_equal_rewards_are_never_forwarded(make_trainer, forwarded):
-    def pay(completions, prompts, **_):
-        good = prompts[0][-1]["content"]  # only the first group has different rewards
-        return [float(i % 2) if p[-1]["content"] == good else 1.0 for i, p in enumerate(prompts)]
-
-    trainer = make_trainer(pay, prompts=4, rollouts=4, mini_batch=2)
-    trainer.train()
-    assert sum(forwarded) == 4  # one group, one update, so no pass for old log-probabilities
-    assert logged(trainer, "zero_advantage_share") == [0.75]
-    assert logged(trainer, "updates") == [1.0]
-
-
-@pytest.mark.parametrize("dead", [0, 3, 4])
-def test_oversampling_trains_on_the_first_groups_that_survive(make_trainer, forwarded, dead):
-    """4 groups generated for 2: the dead ones leave, then whatever is over the batch."""
+@pytest.mark.parametrize(("oversampling", "dead"), [(1, 3), (2, 0), (2, 3), (2, 4)])
+def test_groups_of_equal_rewards_are_never_forwarded_and_the_first_that_survive_are_trained_on(
+    make_trainer, forwarded, oversampling, dead
+):
+    """4 groups are generated, for 4 or for 2; an update has one or two of those that are left."""
 
     def pay(completions, **_):
         return [1.0 if i // 4 < dead else float(i % 4 == 0) for i in range(len(completions))]
 
-    trainer = make_trainer(pay, prompts=4, mini_batch=2, oversampling=2)
+    trainer = make_trainer(pay, prompts=4, mini_batch=2, oversampling=oversampling)
     trainer.train()
-    trained = min(2, 4 - dead)
+    trained = min(4 // oversampling, 4 - dead)
     old = 4 * max(0, trained - 1)  # those of all updates but the first are looked at before
     assert sum(forwarded) == 4 * trained + old
-    assert logged(trainer, "updates") == [float(trained)]  # mini-batches of one group
+    assert logged(trainer, "updates") == [float(trained)]
+    assert logged(trainer, "zero_advantage_share") == [dead / 4]
 
 
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
@@ -117,20 +93,18 @@ def test_fp16_scales_the_loss_and_leaves_out_an_update_without_gradient(
 
 @pytest.mark.parametrize("fp32", [True, False])
 def test_an_fp32_head_gives_the_log_probabilities_of_bf16_states_in_float32(
-    make_trainer, monkeypatch, fp32
+    make_trainer, on_logp, fp32
 ):
-    seen, original = [], GPPOTrainer._logp
+    seen = []
 
-    def keep(self, model, micro):
-        found = original(self, model, micro)
-        with torch.no_grad(), self.accelerator.autocast():
+    def compare(trainer, model, micro, found, _):
+        with torch.no_grad(), trainer.accelerator.autocast():
             states = model.model(micro.input_ids).last_hidden_state[:, -micro.answers - 1 : -1]
         logp = (states.float() @ model.lm_head.weight.T).log_softmax(-1)
         exact = logp.gather(-1, micro.input_ids[:, -micro.answers :, None])[..., 0]
-        seen.append((found[0].detach() - exact)[micro.mask].abs().max())
-        return found
+        seen.append((found.detach() - exact)[micro.mask].abs().max())
 
-    monkeypatch.setattr(GPPOTrainer, "_logp", keep)
+    on_logp(compare)
     config = {"bf16": True, "cast_lm_head_to_fp32": fp32, "mini_batch": 4}
     make_trainer(FIRST_IS_RIGHT, rollout_func=cut_every_other, **config).train()
     assert (max(seen) < 1e-5) == fp32

@@ -27,7 +27,7 @@ from klear.training.rl.off_policy_counts import (
 )
 from klear.training.rl.rollout import MicroBatch
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
-from tests.training.conftest import ALONE
+from tests.training.conftest import ALONE, by_row
 
 CLIP = Clip()
 
@@ -108,7 +108,7 @@ def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carrie
 
 def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, tmp_path):
     more = {"prompts": 4, "mini_batch": 1, "steps": 2, "learning_rate": 0.05}
-    trainer = make_trainer(lambda completions, **_: len(completions) // 4 * [1.0, 0, 0, 0], **more)
+    trainer = make_trainer(by_row(1.0, 0, 0, 0), **more)
     lines = StepLines(tmp_path / OFF_POLICY, after_step=0)
     trainer.on_off_policy = partial(write_off_policy, lines)
     trainer.train()

@@ -15,6 +15,7 @@ from klear.configs.settings.training import READ_BY, LossShape, PolicyLoss, RLSe
 from klear.training.losses import POLICY_LOSSES, Answers, Clip, policy_weight, token_weight
 from klear.training.packing import rl_schedule
 from klear.training.rl.config import GPPOConfig, gppo_config
+from tests.training.conftest import by_row
 from tests.training.test_gppo_equivalence import fixed
 
 ROWS, LENGTH = 12, 6
@@ -228,10 +229,7 @@ def logp_of_right_answers(trainer: Any) -> float:
 @pytest.mark.parametrize("loss", POLICY_LOSSES)
 def test_every_loss_makes_right_answers_likelier(make_trainer, loss):
     """By the policy term alone; of four updates a rollout three are off-policy."""
-
-    def pay(completions, **_):
-        return [1.0 if i % 4 == 0 else -1.0 for i in range(len(completions))]
-
+    pay = by_row(1.0, -1.0, -1.0, -1.0)
     trainer = make_trainer(pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed,
                            policy_loss=loss, lm_weight=0.0)  # fmt: skip
     before = logp_of_right_answers(trainer)
@@ -248,11 +246,8 @@ def test_the_trainer_divides_as_it_is_told_and_counts_right_answers_for_maxrl(
     make_trainer, scale, expected
 ):
     """Rewards of 1, -1, 0 and -1 have a mean of -0.25; one of four is right."""
-
-    def pay(completions, **_):
-        return [[1.0, -1.0, 0.0, -1.0][i % 4] for i in range(len(completions))]
-
-    trainer, kept = make_trainer(pay, rollout_func=fixed, advantage=scale), []
+    pay, kept = by_row(1.0, -1.0, 0.0, -1.0), []
+    trainer = make_trainer(pay, rollout_func=fixed, advantage=scale)
     trainer.on_rollout = kept.append
     trainer.train()
     assert kept[0].rollout.advantage.tolist() == pytest.approx(expected * 4)
