@@ -8,7 +8,6 @@ import pytest
 import torch
 from accelerate import PartialState
 from torch import nn
-from transformers import TrainerCallback
 
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
@@ -18,7 +17,7 @@ from klear.training.alarms import DIVERGENCE
 from klear.training.launch.jobs import SFTJob
 from klear.training.models import load_model, load_tokenizer
 from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
-from tests.training.conftest import close
+from tests.training.conftest import close, gradients_of
 
 RUNTIME = TrainRuntime(precision="fp32", gradient_checkpointing=False, threads=1)
 
@@ -163,19 +162,9 @@ def test_muon_takes_steps_of_equal_length_in_every_direction():
         assert ((along.diag() > 0.6) & (along.diag() < 1.3)).all()
 
 
-class Keep(TrainerCallback):
-    def __init__(self, trainer):
-        self.trainer, self.gradients, self.rates = trainer, [], []
-
-    def on_pre_optimizer_step(self, args, state, control, **_):
-        named = self.trainer.model.named_parameters()
-        self.gradients.append({n: p.grad.clone() for n, p in named})
-        self.rates.append(self.trainer.optimizer.param_groups[0]["lr"])
-
-
 @pytest.fixture
 def train(files, job):
-    """`train(micro_batch_tokens, **settings)`: the callback that kept gradients and rates."""
+    """`train(micro_batch_tokens, **settings)`: the trainer, and the gradients of its steps."""
 
     def run(budget, name="run", attention="sdpa", **changes):
         runtime = RUNTIME.model_copy(update={"micro_batch_tokens": budget})
@@ -185,30 +174,26 @@ def train(files, job):
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
         rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
         trainer = sft.build_trainer(asked, model, tokenizer, rows)
-        kept = Keep(trainer)
-        trainer.add_callback(kept)
-        trainer.train()
-        return kept
+        return trainer, gradients_of(trainer)
 
     return run
 
 
 def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
-    whole = train(10_000, "whole")
+    _, whole = train(10_000, "whole")
     for budget in (1, 250, 1_000):  # single sequences, then about 2 and 8 at a time
-        cut = train(budget, f"cut{budget}")
-        assert cut.trainer.args.gradient_accumulation_steps > 1
-        assert len(cut.gradients) == len(whole.gradients) > 1
-        close(cut.gradients[0], whole.gradients[0], rtol=2e-4)
+        trainer, cut = train(budget, f"cut{budget}")
+        assert trainer.args.gradient_accumulation_steps > 1
+        assert len(cut) == len(whole) > 1
+        close(cut[0], whole[0], rtol=2e-4)
     for attention in ("sdpa", "eager"):  # flash attention: test_gppo_equivalence.py
-        packed = train(500, f"packed_{attention}", attention, packing=True)
-        assert packed.trainer.padding_free
-        close(packed.gradients[0], whole.gradients[0], rtol=2e-4)
+        trainer, packed = train(500, f"packed_{attention}", attention, packing=True)
+        assert trainer.padding_free
+        close(packed[0], whole[0], rtol=2e-4)
 
 
 def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):
-    kept = train(300)
-    trainer = kept.trainer
+    trainer, gradients = train(300)
     plan = trainer.plan[: trainer.args.gradient_accumulation_steps]
     model = load_model(files["checkpoint"], dtype="float32").double()
     nll, tokens = torch.zeros((), dtype=torch.float64), 0
@@ -221,13 +206,15 @@ def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):
         tokens += int(scored.sum())
     (nll / tokens).backward()
     theirs = {name: parameter.grad for name, parameter in model.named_parameters()}
-    close({n: g.double() for n, g in kept.gradients[0].items()}, theirs, rtol=1e-3)
+    close({n: g.double() for n, g in gradients[0].items()}, theirs, rtol=1e-3)
 
 
-def test_the_learning_rate_falls_on_a_cosine_from_8e5_to_4e5(train):
+def test_the_learning_rate_falls_on_a_cosine_from_8e5_to_4e5(train, monkeypatch):
     """§4.1; the rate of step k of n is that of the cosine at k/n."""
-    rates = train(10_000, batch_tokens=256, warmup_share=0.0).rates
-    n = len(rates)
+    monkeypatch.setattr(sft, "LOG_STEPS", 1)
+    trainer, steps = train(10_000, batch_tokens=256, warmup_share=0.0)
+    rates = [line["learning_rate"] for line in trainer.state.log_history if "loss" in line]
+    n = len(steps)
     assert n > 10
     expected = [4e-5 + 4e-5 * (1 + math.cos(math.pi * k / n)) / 2 for k in range(n)]
     assert rates == pytest.approx(expected, rel=1e-6)
