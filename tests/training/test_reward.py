@@ -10,7 +10,7 @@ from transformers import TrainerState
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings, RolloutJudgeSettings
 from klear.configs.settings.training import RLSettings
 from klear.eval.judge.judge import Judge, withheld_apart
-from klear.eval.records import Problem, Score
+from klear.eval.records import Problem
 from klear.eval.tables import write_table
 from klear.training import layout
 from klear.training.alarms import FORMAT, GAP, LENGTH, alarms
@@ -146,16 +146,6 @@ def test_random_rewards_follow_from_seed_step_problem_and_place_alone():
     assert one not in (paid(2, 4), paid(1, 8))
     assert one[:500] != one[500:]
     assert sum(one) / 1000 == pytest.approx(0.3, abs=3 * (0.3 * 0.7 / 1000) ** 0.5)  # type: ignore[arg-type]
-
-
-def test_with_random_rewards_an_unscored_answer_still_leaves_its_group():
-    class Broken(LengthJudge):
-        def judge_many(self, items, draw=0):
-            return (Score(problem_id=p.id, index=i, verdict="IE") for p, _, i in items)
-
-    reward = JudgeReward(Broken(), PROBLEMS, random_share=0.5)  # type: ignore[arg-type]
-    asked = {"completions": [turn(ADD)], "problem_id": [PROBLEMS[0].id]}
-    assert reward(**asked, trainer_state=TrainerState()) == [None]
 
 
 def test_a_stage_trains_on_random_rewards_to_the_same_bits_and_logs_the_verdicts(files, tmp_path):

@@ -99,16 +99,13 @@ def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(pro
     assert seen == [(12, [(a, 0), (a, 1), (b, 0)])]  # the step draws the tests of all siblings
 
 
-def test_an_unscored_answer_is_none_and_not_zero(problems):
+@pytest.mark.parametrize("random_share", [None, 0.5])
+def test_an_unscored_answer_is_none_and_not_zero(problems, random_share):
     class Broken(LengthJudge):
         def judge_many(self, items, draw=0):
-            for problem, _, index in items:
-                yield Score(
-                    problem_id=problem.id, index=index, reward=None, correct=None,
-                    pass_rate=None, verdict="IE",
-                )  # fmt: skip
+            return (Score(problem_id=p.id, index=i, verdict="IE") for p, _, i in items)
 
-    reward = JudgeReward(Broken(), problems)
+    reward = JudgeReward(Broken(), problems, random_share=random_share)
     asked = {"completions": [turn("x")], "problem_id": [problems[0].id]}
     assert reward(**asked, trainer_state=TrainerState()) == [None]
     assert components(reward.scores) == {}
