@@ -207,15 +207,11 @@ def test_a_batch_that_fails_as_a_whole_ends_the_stage_and_the_next_run_submits_i
     assert_all_answered(tmp_path)
 
 
-def test_a_batch_whose_creation_was_not_confirmed_is_found_and_not_made_again(api, url, tmp_path):
-    api.tear = True
-    ask(tmp_path, url)
-    assert_all_answered(tmp_path)
-    assert set(api.asked.values()) == {1}
-
-
-def test_an_endpoint_that_takes_no_more_batches_is_asked_later(api, url, tmp_path):
-    api.full = 5
+@pytest.mark.parametrize("trouble", [{"tear": True}, {"full": 5}], ids=str)
+def test_a_batch_is_made_once_though_its_creation_is_not_confirmed_or_refused_at_first(
+    api, url, tmp_path, trouble
+):
+    vars(api).update(trouble)
     ask(tmp_path, url)
     assert_all_answered(tmp_path)
     assert set(api.asked.values()) == {1}
