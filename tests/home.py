@@ -167,11 +167,15 @@ class Home:
         """What the worker and its runs printed, for a test that fails."""
         return (self.home / "logs" / "worker.log").read_text()[-20_000:]
 
-    def tracked(self, query: str) -> list[Any]:
+    def experiment(self, profile: str) -> str:
+        """The id of the profile's experiment in MLflow."""
+        found = self.mlflow.get_experiment_by_name(f"klear-{profile}")
+        assert found is not None
+        return found.experiment_id
+
+    def tracked(self, query: str, profile: str = "small") -> list[Any]:
         """MLflow's runs of the profile's experiment."""
-        experiment = self.mlflow.get_experiment_by_name("klear-small")
-        assert experiment is not None
-        return list(self.mlflow.search_runs([experiment.experiment_id], query))
+        return list(self.mlflow.search_runs([self.experiment(profile)], query))
 
     def check_steps(self, run: str) -> None:
         """An MLflow run has every step, and each once."""

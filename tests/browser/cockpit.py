@@ -61,17 +61,9 @@ class Cockpit(Home):
         """As a person does in the UI under Blocks."""
         self.python("-c", SAVE_SECRET, block, value)
 
-    @property
-    def experiment(self) -> str:
-        """The id of the profile's experiment in MLflow."""
-        found = self.mlflow.get_experiment_by_name("klear-tiny")
-        assert found is not None
-        return found.experiment_id
-
     def tagged(self, tag: str, value: str) -> list[str]:
         """Ids of the MLflow runs with this tag."""
-        query = f"tags.`{tag}` = '{value}'"
-        return [r.info.run_id for r in self.mlflow.search_runs([self.experiment], query)]
+        return [r.info.run_id for r in self.tracked(f"tags.`{tag}` = '{value}'", "tiny")]
 
     def checkpoints(self, stage: str) -> set[Path]:
         """Those of unfinished work."""

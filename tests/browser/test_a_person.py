@@ -156,7 +156,7 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished
 def test_the_charts_of_an_experiment_open_from_its_description(
     place: Cockpit, page: Page, finished: Ended, shot
 ) -> None:
-    page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment}/runs")
+    page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment('tiny')}/runs")
     link = page.get_by_role("link", name="Charts", exact=True)  # it opens in a new tab
     href = link.get_attribute("href")
     page.goto("about:blank")
@@ -260,9 +260,9 @@ def test_mlflow_shows(
     (run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
     if stage:
         query = f"tags.`mlflow.parentRunId` = '{run}' and tags.`klear.stage` = '{stage}'"
-        (found,) = place.mlflow.search_runs([place.experiment], query)
+        (found,) = place.tracked(query, "tiny")
         run = found.info.run_id
-    runs = f"{place.mlflow_url}/#/experiments/{place.experiment}/runs"
+    runs = f"{place.mlflow_url}/#/experiments/{place.experiment('tiny')}/runs"
     page.goto(f"{runs}/{run}{tab}?workflowType=machine_learning")
     for text in shown:
         expect(page.get_by_text(text).first).to_be_visible()

@@ -5,7 +5,6 @@ import signal
 import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from home import KLEAR, ROOT, eventually
@@ -70,7 +69,7 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, command):
     (page,) = made("ablate_micro")
     assert page.name in second
     assert "every stage cached" in cockpit.klear(*command, "1")
-    runs = tracked(cockpit)
+    runs = cockpit.tracked("", "tiny")
     assert not [r for r in runs if r.info.status != "FINISHED"]
     parents = [r for r in runs if r.data.tags.get("klear.kind") == "ablation"]
     cells = [r for r in runs if r.data.tags.get("klear.kind") == "cell"]
@@ -91,7 +90,7 @@ def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, command):
     assert cockpit.flow_run(matrix)["state_name"] == "Cancelled"
     assert eventually(lambda: not cockpit.children(), 120)
     by_flow_run = f"tags.`prefect.flow_run_id` = '{matrix}'"
-    found = [run for run in tracked(cockpit, by_flow_run) if "klear.kind" in run.data.tags]
+    found = [run for run in cockpit.tracked(by_flow_run, "tiny") if "klear.kind" in run.data.tags]
     assert {run.data.tags["klear.kind"] for run in found} == {"ablation", "cell"}
     assert {run.info.status for run in found} <= {"KILLED", "FINISHED"}  # seed 0 is cached
 
@@ -100,12 +99,6 @@ def under_way(cockpit, flow: str) -> list[str]:
     """Ids of the runs of a flow that have not ended."""
     wanted = {"flows": {"name": {"any_": [flow]}}, "flow_runs": {"state": {"type": {"any_": LIVE}}}}
     return [run["id"] for run in cockpit.call("flow_runs/filter", wanted)]
-
-
-def tracked(cockpit, query: str = "") -> list[Any]:
-    """MLflow's runs of the experiments at tiny scale."""
-    experiment = cockpit.mlflow.get_experiment_by_name("klear-tiny").experiment_id
-    return list(cockpit.mlflow.search_runs([experiment], query))
 
 
 def folders(cockpit, stage: str) -> dict[Path, int]:
