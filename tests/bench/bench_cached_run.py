@@ -18,6 +18,8 @@ from datetime import datetime
 
 from klear.configs.machine import load_machine
 from klear.flows.servers.servers import post
+from klear.tasks.store.lineage import ancestors, begins
+from klear.tasks.store.store import Store
 
 KLEAR = ["-m", "klear.flows.cli.main", "run"]
 IMPORTS = "import gc; gc.disable(); from prefect import flow; from mlflow import MlflowClient"
@@ -49,21 +51,11 @@ def ms_of_a_stage(report: str) -> float:
 
 def seconds_of_stages(report: str) -> float:
     """Sum over the stages of this run of the seconds their manifests record."""
-    store = load_machine().store
-    found = re.search(r"report/(\w+)/report\.html", report)
+    store, found = Store(load_machine().store), re.search(r"report/(\w+)/report\.html", report)
     if not found:
         sys.exit("the run printed no report")
-    pending, seen = [("report", found.group(1))], set()
-    seconds = 0.0
-    while pending:
-        stage, key = pending.pop()
-        if (stage, key) in seen:
-            continue
-        seen.add((stage, key))
-        manifest = json.loads((store / stage / key / "manifest.json").read_text())
-        seconds += manifest["seconds"]
-        pending += [(i["stage"], i["key"]) for i in manifest["inputs"]]
-    return seconds
+    page = begins(store, "report", found.group(1))
+    return sum(made.seconds for made in (page, *ancestors(store, page)))
 
 
 def main() -> None:
