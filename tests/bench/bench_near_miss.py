@@ -24,7 +24,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from real_documents import DATA, rows_of
 
@@ -34,8 +33,8 @@ from klear.configs.settings.data import (
     NearMissSettings,
     PartsRuntime,
 )
-from klear.eval.records import Problem, problem_id
-from klear.eval.tables import arrow_schema, read_table
+from klear.eval.records import Problem
+from klear.eval.tables import read_table, write_table
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.near_misses import NEAR, NearMiss, near_misses
 from klear.tasks.store.store import Artifact
@@ -87,12 +86,8 @@ def reworded(text: str, chance: random.Random) -> str:
 def table(folder: Path, texts: list[tuple[str, str]]) -> Artifact:
     """(source, prompt) of each row, as `collect` publishes them."""
     folder.mkdir(parents=True, exist_ok=True)
-    one = Problem(domain="math", prompt="x", answer="1", source="").model_dump()
-    columns = {name: [value] * len(texts) for name, value in one.items()}
-    columns["source"], columns["prompt"] = map(list, zip(*texts, strict=True))
-    columns["id"] = [problem_id(prompt) for prompt in columns["prompt"]]
-    made = pa.table(columns, schema=arrow_schema(Problem)[0])
-    pq.write_table(made, folder / "kept.parquet", row_group_size=1024)
+    rows = [Problem(domain="math", prompt=p, answer="1", source=source) for source, p in texts]
+    write_table(folder / "kept.parquet", Problem, rows)
     return Artifact(stage="made", key=folder.name, digest=str(folder), folder=folder)
 
 

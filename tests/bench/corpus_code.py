@@ -12,14 +12,12 @@ JSON line; the exceptions, each with its verdict, go to stderr as JSON lines.
 import argparse
 import ast
 import collections
-import gzip
 import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from klear.configs.settings.judging import JudgeSettings
@@ -29,8 +27,8 @@ from klear.eval.records import TestSuite
 from klear.eval.sandbox import SandboxDied
 from klear.eval.sandbox.sandbox import Outcome, Sandbox
 from klear.eval.sandbox.zygote.main import Limits
+from klear.tests.bench.real_documents import DATA, rows_of
 
-DATA = Path(__file__).resolve().parents[3] / "shared/data"
 FILES = {
     "leetcode_v0.2.0": "leetcode/v0.2.0_train.jsonl.gz",
     "leetcode_v0.3.1": "leetcode/v0.3.1_test.jsonl.gz",
@@ -87,8 +85,7 @@ class TimedSandbox(Sandbox):
 
 
 def rows(corpus: str) -> Iterator[dict[str, Any]]:
-    with gzip.open(DATA / FILES[corpus], "rt") as lines:
-        yield from map(json.loads, lines)
+    return rows_of(DATA / FILES[corpus])
 
 
 def entries(corpus: str, every: int) -> Iterator[Entry]:

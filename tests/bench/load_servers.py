@@ -7,7 +7,6 @@ and at its size; what is measured says `load_measured`.
 """
 
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from klear.configs.machine import Machine
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 from klear.flows.servers.servers import MARK, launch, refusal, stop
+from klear.tests.processes import free_ports
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
 CODE = {"kind": "stdin", "cases": [{"input": f"{i}\n", "output": f"{i + 1}\n"} for i in range(4)]}
@@ -116,9 +116,7 @@ def mlflow(points: int) -> dict[str, float]:
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
     """A MLflow server on a free port; it ends with the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     uri = f"http://127.0.0.1:{port}"
     log = folder / "server.log"
     server = launch(

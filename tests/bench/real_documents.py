@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from klear.eval.records import Problem, problem_id
 from klear.eval.tables import ROWS_PER_GROUP, arrow_schema
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared/data"
 FIELDS = (
     *("problem", "question", "prompt", "query", "text", "question_content", "problem_description"),
     *("solution", "reference_solution", "completion", "response", "canonical_solution", "code"),
