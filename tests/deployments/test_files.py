@@ -28,7 +28,8 @@ SCRIPTS = sorted((FOLDER / "slurm").glob("*.sbatch"))
 STAND_INS = {
     "bin/scontrol": "printf 'n0\\nn1\\n'",
     "bin/srun": 'echo "$RAY_AUTH_MODE $(stat -c %a "$RAY_AUTH_TOKEN_PATH") srun $*" >>started',
-    ".venv/bin/klear": 'echo "$KLEAR_RAY_ADDRESS: $*"; wc -c <"$RAY_AUTH_TOKEN_PATH" >token',
+    ".venv/bin/klear": 'echo "$KLEAR_HOME $KLEAR_PREFECT_URL $KLEAR_RAY_ADDRESS: $*"; '
+    'wc -c <"${RAY_AUTH_TOKEN_PATH:-/dev/null}" >token',
     # asked for a token it is Python, asked how many nodes have joined it knows
     ".venv/bin/python": f'case "$1" in -c) exec {sys.executable} "$@";; *) echo 2;; esac',
 }
@@ -122,20 +123,6 @@ def test_a_slurm_job_says_what_it_needs_before_it_takes_any(path: Path, tmp_path
     assert "KLEAR_HOME: a folder that all nodes share" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["klear", "cpu"])
-def test_a_slurm_job_runs_klear_with_its_words(tmp_path: Path, script: str) -> None:
-    (tmp_path / "deployments").symlink_to(FOLDER)
-    klear = tmp_path / ".venv/bin/klear"
-    klear.parent.mkdir(parents=True)
-    klear.write_text('#!/bin/sh\necho "$KLEAR_HOME $KLEAR_PREFECT_URL: $*"\n')
-    klear.chmod(0o755)
-    machine = {"KLEAR_HOME": "/shared", "KLEAR_PREFECT_URL": "http://a:1"}
-    machine |= {"PATH": "/usr/bin:/bin", "KLEAR_MLFLOW_URL": "http://a:2"}
-    job = ("bash", FOLDER / f"slurm/{script}.sbatch", "paper", "--set", "topology.nodes=4")
-    said = output_of(*job, env=machine, cwd=tmp_path)
-    assert said == "/shared http://a:1: run paper --set topology.nodes=4\n"
-
-
 @pytest.fixture
 def allocation(tmp_path: Path) -> dict[str, str]:
     """The environment of a job with two nodes of 96 CPUs."""
@@ -151,9 +138,17 @@ def allocation(tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("script", ["klear", "cpu"])
+def test_a_slurm_job_runs_klear_with_its_words(tmp_path, allocation, script):
+    (tmp_path / "deployments").symlink_to(FOLDER)
+    words = (FOLDER / f"slurm/{script}.sbatch", "paper", "--set", "topology.nodes=4")
+    said = output_of("bash", *words, env=allocation, cwd=tmp_path)
+    assert said == f"{tmp_path}/home http://a:1 : run paper --set topology.nodes=4\n"
+
+
 def test_ray_gets_every_cpu_of_its_nodes_and_asks_for_a_token(tmp_path, allocation):
     said = output_of("bash", FOLDER / "slurm/ray.sbatch", "paper", env=allocation, cwd=tmp_path)
-    assert said == "n0:6379: run paper\n"
+    assert said == f"{tmp_path}/home http://a:1 n0:6379: run paper\n"
     steps = (tmp_path / "started").read_text().splitlines()
     assert len(steps) == 2
     for step, node in zip(sorted(steps, key=lambda s: "n1" in s), ("n0", "n1"), strict=True):
