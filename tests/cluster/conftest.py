@@ -132,6 +132,15 @@ def cluster(one_node: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
+def blind(cluster: Cluster) -> Iterator[None]:
+    """The second node is a blind one."""
+    cluster.kill(cluster.second())
+    node = cluster.start(blind=True)
+    yield
+    cluster.kill(node)
+
+
+@pytest.fixture
 def place(hidden: Path, tmp_path: Path) -> Path:
     """A folder of this test that a blind node does not see."""
     folder = hidden / tmp_path.name

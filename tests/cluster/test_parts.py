@@ -21,14 +21,9 @@ from klear.tasks.stage.progress import listening
 from tests.cluster import parts_of_tests as work
 
 
-def test_a_node_that_does_not_see_the_store_says_what_to_do(cluster, place):
-    cluster.kill(cluster.nodes[-1])
-    blind = cluster.start(blind=True)
-    try:
-        with pytest.raises(MachineUnfit, match="must lie on a file system that they share"):
-            list(computed_parts(place / "parts", list(range(20)), work.write_slowly))
-    finally:
-        cluster.kill(blind)
+def test_a_node_that_does_not_see_the_store_says_what_to_do(blind, place):
+    with pytest.raises(MachineUnfit, match="must lie on a file system that they share"):
+        list(computed_parts(place / "parts", list(range(20)), work.write_slowly))
 
 
 def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, place):

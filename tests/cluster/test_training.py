@@ -108,12 +108,7 @@ def test_a_node_that_dies_costs_a_restart_and_changes_no_loss(cluster, tmp_path,
     assert {"child.log", "node-0.log", "node-1.log", "rank-1.log"} <= logs
 
 
-def test_a_node_that_does_not_see_the_folder_is_refused_by_name(cluster, place, train):
-    cluster.kill(cluster.second())
-    blind = cluster.start(blind=True)
-    try:
-        with pytest.raises(ChildFailed, match=r"does not see .* a file system that"):
-            train("sft", place / "out", TWO_NODES)
-    finally:
-        cluster.kill(blind)
+def test_a_node_that_does_not_see_the_folder_is_refused_by_name(blind, place, train):
+    with pytest.raises(ChildFailed, match=r"does not see .* a file system that"):
+        train("sft", place / "out", TWO_NODES)
     assert not (place / "out" / "logs" / "node-0.log").exists()
