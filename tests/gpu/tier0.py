@@ -106,38 +106,30 @@ def update(checkpoint: Path, out: Path, attention: str = "sdpa", **changes: Any)
     return arrays(**gradient), arrays(**dict(trainer.model.named_parameters()))
 
 
-def compare_updates(report: Report, bound: float, here: dict, elsewhere: dict) -> None:
-    """An update with some changes and one with others, the second in a process of its own:
-    accelerate knows one device and one precision a process."""
+UPDATES: dict[str, tuple[float, dict, dict, tuple[str, ...]]] = {
+    # float32 on the card
+    "update_is_that_of_the_cpu": (FP32, {}, {"use_cpu": True}, ("cuda",)),
+    # under autocast: finite, and near the update in float32
+    "bf16_update": (BF16, {"bf16": True}, {}, ()),
+    # with the loss scaled: nearer to it than bf16 must be
+    "fp16_update": (FP16, {"fp16": True}, {}, ("cuda",)),
+    # with the logits in float32: as near as bf16 must be
+    "fp32_head_update": (BF16, {"bf16": True, "cast_lm_head_to_fp32": True}, {}, ()),
+}
+"""By case the bound, what one update and the other differ in, and what is needed."""
+
+
+def compare_updates(name: str, report: Report) -> None:
+    """The second one in a process of its own: accelerate knows one device and one precision a
+    process."""
     from own_process import in_a_process
 
-    base = small_checkpoint(report.scratch)["checkpoint"]
-    one = update(base, report.scratch / "one", **here)
-    other = in_a_process(partial(update, base, report.scratch / "other", **elsewhere))
-    for name, a, b in zip(("gradient", "weights"), one, other, strict=True):
-        report.bound(name, distance(a, b), bound)
-
-
-def update_is_that_of_the_cpu(report: Report) -> None:
-    """float32 on the card."""
-    compare_updates(report, FP32, {"use_cpu": False}, {"use_cpu": True})
-
-
-def bf16_update(report: Report) -> None:
-    """Under autocast: finite, and near the update in float32."""
-    device = {"use_cpu": not report.cuda}
-    compare_updates(report, BF16, device | {"bf16": True}, device)
-
-
-def fp16_update(report: Report) -> None:
-    """With the loss scaled: finite, and nearer to the update in float32 than bf16 must be."""
-    compare_updates(report, FP16, {"use_cpu": False, "fp16": True}, {"use_cpu": False})
-
-
-def fp32_head_update(report: Report) -> None:
-    """bf16 with the logits in float32 is as near to float32 as bf16 must be."""
-    device = {"use_cpu": not report.cuda}
-    compare_updates(report, BF16, device | {"bf16": True, "cast_lm_head_to_fp32": True}, device)
+    bound, here, elsewhere, _ = UPDATES[name]
+    base, device = small_checkpoint(report.scratch)["checkpoint"], {"use_cpu": not report.cuda}
+    one = update(base, report.scratch / "one", **device | here)
+    other = in_a_process(partial(update, base, report.scratch / "other", **device | elsewhere))
+    for what, a, b in zip(("gradient", "weights"), one, other, strict=True):
+        report.bound(what, distance(a, b), bound)
 
 
 def packed_is_padded(attention: str, report: Report) -> None:
@@ -298,10 +290,7 @@ def peak_memory(checkpointing: bool, report: Report) -> None:
 CASES = [
     Case("loss_gradients", loss_gradients, 60),
     Case("fused_head", fused_head, 60),
-    Case("update_is_that_of_the_cpu", update_is_that_of_the_cpu, 120, ("cuda",)),
-    Case("bf16_update", bf16_update, 120),
-    Case("fp16_update", fp16_update, 120, ("cuda",)),
-    Case("fp32_head_update", fp32_head_update, 120),
+    *(Case(name, partial(compare_updates, name), 120, UPDATES[name][-1]) for name in UPDATES),
     Case("packed_is_padded[sdpa]", partial(packed_is_padded, "sdpa"), 90),
     *(
         Case(f"packed_is_padded[{name}]", partial(packed_is_padded, name), 90, ("cuda", module))
