@@ -107,9 +107,7 @@ def test_a_child_with_the_environment_sees_the_same_machine(monkeypatch, tmp_pat
     assert all(Path(folder).is_relative_to(tmp_path / "h") for folder in folders)
 
 
-def test_a_server_elsewhere_is_used_and_not_started_and_no_proxy_stands_before_loopback(
-    monkeypatch,
-):
+def test_a_server_elsewhere_is_used_and_not_started_and_loopback_has_no_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "intranet.example")
     assert load_machine().is_here("prefect")
     machine = machine_of(monkeypatch, prefect_url="http://services:4271/api/")

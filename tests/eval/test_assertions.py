@@ -35,9 +35,7 @@ ROUTES = ["assert f() == {0!r}", "x = f()\nassert x == {0!r}", "assert g({0!r}) 
 
 
 @pytest.mark.parametrize("expected", PLAIN, ids=repr)
-def test_plain_data_is_compared_as_python_does_whatever_the_form_of_the_assertion(
-    sandbox, expected
-):
+def test_plain_data_is_compared_as_python_does_in_every_form_of_assertion(sandbox, expected):
     cases = [{"code": route.format(expected)} for route in ROUTES]
     suite = TestSuite.model_validate({"kind": "assert", "cases": cases})
     for value in PLAIN:

@@ -75,9 +75,7 @@ def boxed(answer: str, think: str = "<think>hm</think>\n") -> str:
         (CODE, fenced("print("), 0, False, "CE"),
     ],
 )
-def test_correct_is_about_the_answer_and_reward_about_the_format_too(
-    running, problem, text, reward, correct, verdict
-):
+def test_the_reward_is_about_the_format_too(running, problem, text, reward, correct, verdict):
     score = running.judge(problem, text, 3)
     assert (score.reward, score.correct, score.verdict) == (reward, correct, verdict)
     assert (score.problem_id, score.index) == (problem.id, 3)

@@ -60,9 +60,7 @@ def test_an_attack_scores_only_where_it_computes_the_answer(
 @pytest.mark.parametrize(
     "case", cases("idioms") + cases("code_corpus"), ids=lambda case: case["name"]
 )
-def test_a_right_program_is_accepted_and_its_corruption_is_not(
-    sandbox: Sandbox, case: dict[str, Any]
-) -> None:
+def test_a_right_program_is_accepted_and_its_corruption_is_not(sandbox, case):
     found = judge_program(sandbox, suite_of(case), case["src"], JudgeSettings())
     assert found.verdict == "AC", found.reason
     wrong = "def f(*a, **k): return '?'\n" + (f"{case['fn']} = f" if case["fn"] else "print('?')")

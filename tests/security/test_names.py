@@ -71,9 +71,7 @@ def test_a_manifest_cannot_name_a_file_beside_its_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not Path(n[:99].replace("\0", "")).exists()
                                   and n != "~root"])  # fmt: skip
-def test_a_name_that_no_result_has_is_said_and_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, name: str
-) -> None:
+def test_a_name_that_no_result_has_is_said_and_not_opened(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert main(["lineage", "--", name]) == 1

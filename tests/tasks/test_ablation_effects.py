@@ -41,9 +41,7 @@ PARTS = [  # shares of seeds, problems and noise in the variance of a mean diffe
 
 @pytest.mark.parametrize("seeds", [3, 5, 8])
 @pytest.mark.parametrize(("parts", "too_wide"), PARTS)
-def test_without_a_difference_the_interval_seldom_misses_zero_and_is_not_needlessly_wide(
-    seeds, parts, too_wide
-):
+def test_the_interval_of_no_difference_seldom_misses_zero_and_is_narrow(seeds, parts, too_wide):
     """5 % of 250 is 12.5, and more than 23 come by chance in 2 of 1,000 (binomial).
 
     A bootstrap alone misses 24, 16 and 11 % with 3, 5 and 8 seeds where seeds alone matter; its

@@ -154,9 +154,7 @@ def test_a_star_at_the_end_of_where_stands_for_any_end(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["files", "dataset"])
-def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it_and_wants_it(
-    tmp_path, monkeypatch, place
-):
+def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monkeypatch, place):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     jsonl(tmp_path / "rows.jsonl", *({"key": k, "a": "1"} for k in ("x", "y", "z")))
     rows = {"k": "x", "t": "X?", "n": 1}, {"k": "y", "t": "Y?", "n": 2}
@@ -224,9 +222,7 @@ def test_what_is_read_in_pieces_is_what_the_files_hold(tmp_path, settings):
 
 
 @pytest.mark.parametrize("fails_at", [1, 4, 7])
-def test_a_run_that_failed_anywhere_goes_on_to_the_same_digest(
-    tmp_path, settings, monkeypatch, fails_at
-):
+def test_a_run_that_failed_goes_on_to_the_same_digest(tmp_path, settings, monkeypatch, fails_at):
     read: list[module.Part] = []
     real = module.read_source
 

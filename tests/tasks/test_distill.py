@@ -111,9 +111,7 @@ def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path
     assert "cost" not in metrics
 
 
-def test_only_the_named_sources_are_asked_and_one_that_is_none_is_an_error(
-    tmp_path, problems, hire
-):
+def test_only_named_sources_are_asked_and_an_unknown_one_is_an_error(tmp_path, problems, hire):
     hire()
     run(tmp_path / "o", problems, sources=("s1",))
     assert {s.problem_id for s in samples(tmp_path / "o")} == set(ids(problems)[1::2])
@@ -233,9 +231,7 @@ def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, costly):
     assert again["samples"] == len(teacher.asked) == 80
 
 
-def test_when_answers_cost_more_than_the_pilot_said_asking_stops_at_what_is_allowed(
-    tmp_path, costly
-):
+def test_where_answers_cost_more_than_the_pilot_asking_stops_at_the_limit(tmp_path, costly):
     problems, teacher = costly
     pilot = {r.problem_id for r in pilot_of(requests_of(PROBLEMS, 2, 0), 10)}
     teacher.tokens = {p.id: 500 if p.id in pilot else 5_000 for p in PROBLEMS}

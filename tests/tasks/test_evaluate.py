@@ -137,9 +137,7 @@ def test_scores_counts_and_statement_follow_from_the_answers_of_one_engine_start
     assert len(statement.template) == 16
 
 
-def test_outputs_are_equal_wherever_the_checkpoint_lies_and_however_long_judging_took(
-    engine, tmp_path
-):
+def test_outputs_depend_neither_on_the_place_nor_on_the_time_of_judging(engine, tmp_path):
     here, _ = run(tmp_path / "here")
     there, _ = run(tmp_path / "there")
     assert outputs(here) == outputs(there)
@@ -199,9 +197,7 @@ def points(out: Path) -> list[tuple[int, dict[str, float]]]:
     return [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)]
 
 
-def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_money_too(
-    learner, tmp_path
-):
+def test_the_curve_has_a_point_and_the_cost_of_every_kept_model(learner, tmp_path):
     priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
     settings = LEARNING.model_copy(update={"engine_runtime": priced})
     out, metrics = run(tmp_path, settings, trained(tmp_path, 1, 2))
@@ -218,9 +214,7 @@ def test_the_curve_has_a_point_of_every_kept_model_and_of_the_result_which_cost_
     assert curve_names(out) == {"accuracy/alpha"}
 
 
-def test_without_a_curve_the_result_alone_is_scored_and_without_kept_models_no_curve(
-    engine, tmp_path
-):
+def test_a_curve_needs_kept_models_and_without_one_the_result_is_scored(engine, tmp_path):
     inputs = trained(tmp_path)
     with pytest.raises(ValueError, match="rl_math kept no model along the way; run it with keep"):
         run(tmp_path, LEARNING, inputs)

@@ -113,9 +113,7 @@ def judged_stage(out: Path, artifact: Artifact):
     return metrics, list(read_table(out / "scores.parquet", Score))
 
 
-def test_scores_come_in_the_order_of_samples_and_what_nobody_answered_is_unscored(
-    tmp_path, scripted
-):
+def test_scores_are_in_order_and_what_nobody_answered_is_unscored(tmp_path, scripted):
     artifact = answered(tmp_path / "in", ["", "right", "", "", "no", ""])
     metrics, scores = judged_stage(tmp_path / "out", artifact)
     assert [s.verdict for s in scores] == ["IE", "AC", "IE", "IE", "WA", "IE"]

@@ -162,9 +162,7 @@ def write_job(path, job):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda j: j.kind)
-def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_an_error_that_names_it(
-    tmp_path, job
-):
+def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_named(tmp_path, job):
     path = write_job(tmp_path / "job.json", job)
     assert JOB.validate_json(path.read_bytes()) == job
     for wrong in ({"kind": "dpo"}, {"sed": 1}):

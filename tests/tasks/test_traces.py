@@ -120,9 +120,7 @@ def rated(tmp_path: Path) -> Artifact:
     return Artifact.of_folder(tmp_path / "collected").model_copy(update={"stage": "collect"})
 
 
-def test_published_pass_rates_choose_what_rl_trains_on_and_say_that_they_are_not_ours(
-    rated, tmp_path
-):
+def test_published_pass_rates_choose_what_rl_trains_on_and_are_counted(rated, tmp_path):
     settings = FilterRLSettings(pass_rates="published")
     (tmp_path / "out").mkdir()
     counts = filter_rl.body(tmp_path / "out", rated, rated, settings=settings)

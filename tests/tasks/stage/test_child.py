@@ -79,9 +79,7 @@ def test_progress_of_this_attempt_is_passed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupt_ends_the_whole_tree_before_it_goes_on(
-    tmp_path: Path, marked: Any, error: type[BaseException]
-) -> None:
+def test_an_interrupt_ends_the_whole_tree_before_it_goes_on(tmp_path, marked, error):
     def interrupt(*_: object) -> None:
         assert len(marked.processes()) >= 5  # supervisor, command and its three
         raise error
@@ -127,9 +125,7 @@ def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> 
     assert marked.processes(seconds=60) == []
 
 
-def test_the_job_travels_as_a_file_to_a_process_that_finds_the_packages_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_job_travels_as_a_file_and_packages_are_found_from_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
     code = "import sys, select, klear.training; print(sys.stdin.read(), open(sys.argv[1]).read())"
@@ -149,9 +145,7 @@ with gpu_slot() as held:
 """
 
 
-def test_the_slot_is_taken_while_a_process_that_computes_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_slot_is_taken_while_a_process_that_computes_lives(tmp_path, monkeypatch):
     """Not while the run lives: a killed run's child may be on the GPU a little longer."""
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
     monkeypatch.setenv("KLEAR_GPU_SLOTS", "1")

@@ -5,7 +5,6 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -137,9 +136,7 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
-def test_a_stage_that_hangs_fails_and_publishes_nothing(
-    run: Run, monkeypatch: pytest.MonkeyPatch, silence: Callable[[], None], where: str
-) -> None:
+def test_a_stage_that_hangs_fails_and_publishes_nothing(run, monkeypatch, silence, where):
     """Also where it is the store's server that does not answer any more."""
 
     @stage(version=1)
@@ -187,9 +184,7 @@ TO_COME_OR_OVER = ("AwaitingRetry", "Scheduled", "Suspended", "Pending", "Comple
 
 
 @pytest.mark.parametrize("state", ["Running", "Cancelling", *TO_COME_OR_OVER])
-def test_a_run_is_marked_as_crashed_if_its_process_is_gone_and_not_if_one_is_to_come(
-    state, monkeypatch
-):
+def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(state, monkeypatch):
     run = SimpleNamespace(state=getattr(states, state)())
     client = SimpleNamespace(
         read_flow_run=lambda _: run,
@@ -236,9 +231,7 @@ MINE = RunSpec(
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_the_same_command_continues_an_orphan_and_another_kills_it(
-    here: MlflowClient, tmp_path: Path, same: bool
-):
+def test_the_same_command_continues_an_orphan_and_another_kills_it(here, tmp_path, same):
     store = Store(tmp_path / "store")
     dead, stage = orphan(here, store, MINE.config if same else "0" * 16)
     with run_context(MINE) as run:

@@ -67,9 +67,7 @@ def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
 
 @pytest.mark.parametrize(("status", "unreachable"), [(500, False), (502, True), (503, True)])
 @responses.activate
-def test_a_server_that_failed_is_unreachable_or_refuses_and_its_runs_are_not_taken_for_missing(
-    monkeypatch: pytest.MonkeyPatch, status: int, unreachable: bool
-):
+def test_runs_of_a_server_that_failed_are_not_taken_for_missing(monkeypatch, status, unreachable):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     responses.get(re.compile("http://sick/.*"), "<html>", status=status)
     with pytest.raises(MlflowException) as caught:
@@ -92,9 +90,7 @@ def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, c
     assert Mlflow(tracker.uri).active_run("0" * 32) is None  # another server's
 
 
-def test_a_retried_stage_continues_its_run_and_logs_the_parameters_that_are_missing(
-    tracker, client, tmp_path
-):
+def test_a_retried_stage_continues_its_run_and_logs_missing_parameters(tracker, client, tmp_path):
     parent = tracker.start_pipeline("tiny", {})
     wanted = {f"p{i}": str(i) for i in range(201)}
     some = dict(list(wanted.items())[:100])
