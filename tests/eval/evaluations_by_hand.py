@@ -1,4 +1,4 @@
-"""The files of an evaluation and of its benchmarks, written by hand."""
+"""Problems, scores, and the files of an evaluation and of its benchmarks, written by hand."""
 
 import base64
 import json
@@ -15,6 +15,11 @@ STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,
     yarn_factor=None, template="t", grader_version=1, sandbox="none", seed=0, resamples=1,
 )  # fmt: skip
+
+
+def math_problem(prompt: str, source: str = "s", **more: Any) -> Problem:
+    """One whose answer is 1 unless `more` says otherwise."""
+    return Problem(**{"domain": "math", "answer": "1", **more}, prompt=prompt, source=source)
 
 
 def result(name: str, k: int, source: str = "", **window: str) -> BenchmarkResult:
@@ -35,8 +40,7 @@ def evaluation(
     """Problems as (id, source, date), verdicts by (id, index)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_bytes(RESULTS.dump_json(tuple(results)))
-    asked = [Problem(id=i, domain="math", prompt=i, answer="1", source=source, date=date)
-             for i, source, date in problems]  # fmt: skip
+    asked = [math_problem(i, source, id=i, date=date) for i, source, date in problems]
     right = {"AC": True, "WA": False, "IE": None}
     write_table(folder / "problems.parquet", Problem, asked)
     scores = [scored(i, right[verdict], index) for (i, index), verdict in verdicts.items()]

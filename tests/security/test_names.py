@@ -1,6 +1,5 @@
 """Names that data, manifests and people bring: none of them reaches beyond its folder."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,13 +7,14 @@ from pydantic import ValidationError
 
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.records import Problem, Sample, problem_id
+from klear.eval.records import Sample, problem_id
 from klear.eval.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import FileEntry, InputRef, Manifest
 from klear.training.engines.generate import Journal, journal_path
+from tests.tasks.manifests_by_hand import jsonl, kept_in
 
 NAMES = (
     "../../escape", "/etc/passwd", "..", "a/../../b", "nul\0byte", "x" * 100_000, "line\nbreak",
@@ -34,12 +34,11 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     """A source and a row of such a name are collected, and an answer to such a problem is kept, as
     those of any other, and no file is called after them."""
     root, out = tmp_path / "in", tmp_path / "a" / "b" / "out"
-    for folder in (root, out):
-        folder.mkdir(parents=True)
-    (root / "r.jsonl").write_text(json.dumps({"id": name, "problem": "1+1?", "answer": "2"}))
+    out.mkdir(parents=True)
+    jsonl(root / "r.jsonl", {"id": name, "problem": "1+1?", "answer": "2"})
     source = Source(name=name, files=("r.jsonl",))
     collect.body(out, settings=CollectSettings(root=str(root), sources=(source,)), seed=0)
-    (made,) = read_table(out / "kept.parquet", Problem)
+    (made,) = kept_in(out)
     assert (made.id, made.source) == (problem_id("1+1?"), name)
 
     sample = Sample(problem_id=name, index=0, model=name, text="2")

@@ -1,5 +1,6 @@
 """Results without running a stage: tables as one would leave them, and published manifests as a
-store would hold them. And two stages, for the tests of what becomes of results."""
+store would hold them; and the rows of such tables. And two stages, for the tests of what becomes
+of results."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from klear.configs.settings.base import Settings
-from klear.eval.tables import write_table
+from klear.eval.records import Problem, Rejected
+from klear.eval.tables import read_table, write_table
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import MANIFEST, Artifact, FileEntry, InputRef, Manifest
 
@@ -19,8 +21,23 @@ def folder_with(folder: Path, **tables: list[Any]) -> Artifact:
     """A folder with these tables of records, and in it an empty one, `out`."""
     (folder / "out").mkdir(parents=True, exist_ok=True)
     for name, rows in tables.items():
-        write_table(folder / f"{name}.parquet", type(rows[0]), rows)
+        write_table(folder / f"{name}.parquet", type(rows[0]) if rows else Problem, rows)
     return Artifact.of_folder(folder)
+
+
+def kept_in(out: Path, kind: type[Any] = Problem) -> list[Any]:
+    return list(read_table(out / "kept.parquet", kind))
+
+
+def rejected_in(out: Path) -> list[Rejected]:
+    return list(read_table(out / "rejected.parquet", Rejected))
+
+
+def jsonl(path: Path, *rows: Any) -> Path:
+    """A file with a line a row: texts as they are, others as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
 
 
 def publish(

@@ -19,7 +19,6 @@ from klear.configs.settings.base import Workers
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval import row_files
 from klear.eval.records import Problem, Rejected
-from klear.eval.tables import read_table
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
 from klear.tasks.stage.run import Run
@@ -27,6 +26,7 @@ from klear.tasks.store.store import Store, content_digest, scan
 from klear.tests.bench.bench_streaming import run as stage_in_a_place
 from klear.tests.bench.bench_streaming import write
 from klear.tests.bench.own_process import in_a_process
+from tests.tasks.manifests_by_hand import jsonl, kept_in, rejected_in
 
 GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
 MIB = 1 << 20
@@ -39,17 +39,9 @@ def collected(out: Path, settings: CollectSettings, seed: int = 0) -> dict[str, 
 
 def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], dict[str, float]]:
     metrics = collected(root / "out", CollectSettings(root=str(root), sources=sources))
-    kept = list(read_table(root / "out" / "kept.parquet", Problem))
-    rejected = list(read_table(root / "out" / "rejected.parquet", Rejected))
+    kept, rejected = kept_in(root / "out"), rejected_in(root / "out")
     assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
     return kept, rejected, metrics
-
-
-def jsonl(path: Path, *rows: dict | str) -> Path:
-    lines = [r if isinstance(r, str) else json.dumps(r) for r in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 # ---------------------------------------------------------------- files
@@ -136,21 +128,16 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
     ]
 
 
-def test_rows_that_where_leaves_out_are_counted(tmp_path):
-    rows = [{"problem": f"p{d}", "answer": "1", "domain": d} for d in ("math", "code", "", None)]
-    jsonl(tmp_path / "r.jsonl", *rows)
-    kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"domain": ["math", ""]}))
-    assert ([p.prompt for p in kept], rejected) == (["pmath", "p", "pNone"], [])
-    assert metrics["left_out"] == metrics["left_out/s"] == 1
-
-
-def test_a_star_at_the_end_of_where_stands_for_any_end(tmp_path):
-    rows = [{"p": i, "a": "1", "id": i} for i in ("math_1", "code_1", "math")]
-    jsonl(tmp_path / "rows.jsonl", *rows, {"p": "none", "a": "1"})
-    where = {"id": "math*"}
-    read = source("rows.jsonl", prompt_field="p", answer_field="a", where=where)
-    metrics = collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(read,)))
-    assert (metrics["kept"], metrics["left_out"]) == (2, 2)
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [(["math", ""], ["math", "", None]), ("math*", ["math", "math_1"])],  # a star: any end
+)
+def test_rows_that_where_leaves_out_are_counted(tmp_path, wanted, kept):
+    names = ("math", "math_1", "code", "", None)
+    jsonl(tmp_path / "r.jsonl", *({"problem": f"p{n}", "answer": "1", "of": n} for n in names))
+    found, rejected, metrics = run(tmp_path, source("r.jsonl", where={"of": wanted}))
+    assert ([p.prompt for p in found], rejected) == ([f"p{n}" for n in kept], [])
+    assert metrics["left_out"] == metrics["left_out/s"] == len(names) - len(kept)
 
 
 @pytest.mark.parametrize("place", ["files", "dataset"])
@@ -163,10 +150,8 @@ def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monke
     said = {place: where, "key_field": "k", "text_field": "t", "where": {"n": 1}}
     lookup = {"tables": {"said": said}, "index_field": "key"}
     read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
-    metrics = collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=(read,)))
-    assert (metrics["kept"], metrics["rejected"]) == (1, 2)
-    (problem,) = read_table(tmp_path / "out/kept.parquet", Problem)
-    assert problem.prompt == "X?"
+    (problem,), rejected, _ = run(tmp_path, read)
+    assert (problem.prompt, len(rejected)) == ("X?", 2)
 
 
 # ---------------------------------------------------------------- a kill in the middle
@@ -182,7 +167,7 @@ def settings(tmp_path: Path) -> CollectSettings:
         jsonl(tmp_path / f"{name}.jsonl", *rows)
     rows = [{"p": "-", "a": "1", "dataset": "t", "split": "train", "index": i} for i in range(3)]
     jsonl(tmp_path / "refer.jsonl", *rows)
-    (tmp_path / "looked.jsonl").write_text("".join(f'{{"text": "found {i}"}}\n' for i in (0, 1)))
+    jsonl(tmp_path / "looked.jsonl", {"text": "found 0"}, {"text": "found 1"})
     fields: dict[str, Any] = {"prompt_field": "p", "answer_field": "a"}
     sources = (
         Source(name="letters", files=("[a-d].jsonl",), **fields),
@@ -249,8 +234,7 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
     with the numbers of its bad rows."""
     lines = [json.dumps({"problem": f"{i} + 1?", "answer": str(i + 1)}) for i in range(100)]
     lines[13] = lines[77] = "{bad"
-    (tmp_path / "large.jsonl").write_text("\n".join(lines) + "\n")
-    size = (tmp_path / "large.jsonl").stat().st_size
+    size = jsonl(tmp_path / "large.jsonl", *lines).stat().st_size
     settings = CollectSettings(root=str(tmp_path), sources=(source("large.jsonl"),))
     whole = collected(tmp_path / "whole", settings)
     monkeypatch.setattr(module, "PART_BYTES", size // 10)
@@ -271,7 +255,7 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
     assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
     assert read[7] == read[6]
     assert len(read) == 11
-    reasons = [r.reason for r in read_table(tmp_path / "cut" / "rejected.parquet", Rejected)]
+    reasons = [r.reason for r in rejected_in(tmp_path / "cut")]
     assert [reason.partition(":")[0] for reason in reasons] == [
         "large.jsonl row 14",
         "large.jsonl row 78",
@@ -299,8 +283,7 @@ def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
 
 def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "train.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
+    jsonl(tmp_path / "hub" / "train.jsonl", {"problem": "1+1?", "answer": "2"})
     source = Source(name="h", kind="hub", dataset=str(tmp_path / "hub"))
     settings = CollectSettings(sources=(source,))
     commits = iter(["a" * 40, "b" * 40])
@@ -336,7 +319,7 @@ def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, sett
 
 def problems(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:
     collected(out, CollectSettings(sources=sources), seed)
-    return list(read_table(out / "kept.parquet", Problem))
+    return kept_in(out)
 
 
 def countdown(**fields) -> Source:

@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 
 from klear.configs.settings.base import key_of
 from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
-from klear.eval.records import Problem, Rejected
-from klear.eval.tables import ArrowWriter, read_table, write_table
+from klear.eval.tables import ArrowWriter, read_table
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, PAGE, ROW, Hit, Overlaps, write_page
 from klear.tasks.store.store import Artifact, content_digest, scan
+from tests.eval.evaluations_by_hand import math_problem
+from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in
 from tests.tasks.pages_by_hand import Elements
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
@@ -22,9 +23,7 @@ ROWS = [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in rang
 
 
 def folder(path: Path, source: str, *prompts: str, group: int = 1024) -> Artifact:
-    path.mkdir(parents=True)
-    rows = (Problem(domain="math", prompt=p, answer="1", source=source) for p in prompts)
-    write_table(path / "kept.parquet", Problem, rows)
+    folder_with(path, kept=[math_problem(p, source) for p in prompts])
     table = pq.read_table(path / "kept.parquet")
     pq.write_table(table, path / "kept.parquet", row_group_size=group)
     return Artifact.of_folder(path)
@@ -37,9 +36,8 @@ def run(tmp_path: Path, rows: list[str], items: list[str], **chosen):
     out.mkdir()
     settings = DecontaminateSettings(**chosen)
     metrics = decontaminate.body(out, problems, benchmarks, settings=settings)
-    kept = [p.prompt for p in read_table(out / "kept.parquet", Problem)]
-    rejected = list(read_table(out / "rejected.parquet", Rejected))
-    return metrics, kept, rejected, list(read_table(out / "hits.parquet", Hit))
+    hits = list(read_table(out / "hits.parquet", Hit))
+    return metrics, [p.prompt for p in kept_in(out)], rejected_in(out), hits
 
 
 def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp_path: Path):

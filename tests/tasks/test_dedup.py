@@ -14,28 +14,21 @@ from hypothesis import strategies as st
 from shared_data import shared_rows
 
 from klear.configs.settings.data import DedupSettings, PartsRuntime
-from klear.eval.records import Problem, Rejected, normalise_prompt
-from klear.eval.tables import read_table, write_table
+from klear.eval.records import Problem, normalise_prompt
 from klear.tasks.data import near_duplicates
 from klear.tasks.data.dedup import dedup
 from klear.tasks.data.near_duplicates import WEIGHTS, band_keys, buckets, folded, near_groups
 from klear.tasks.store.store import Artifact, content_digest, scan
+from tests.eval.evaluations_by_hand import math_problem as problem
+from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in
 
 LONG = " ".join(f"word{i}" for i in range(40))
 
 
-def problem(prompt: str, source: str = "a") -> Problem:
-    return Problem(domain="math", prompt=prompt, answer="1", source=source)
-
-
 def run(place: Path, rows: list[Problem], **chosen):
-    inputs, out = place / "in", place / "out"
-    inputs.mkdir(parents=True)
-    out.mkdir()
-    write_table(inputs / "kept.parquet", Problem, rows)
-    metrics = dedup.body(out, Artifact.of_folder(inputs), settings=DedupSettings(**chosen))
-    kept = list(read_table(out / "kept.parquet", Problem))
-    return metrics, kept, list(read_table(out / "rejected.parquet", Rejected))
+    data, out = folder_with(place, kept=rows), place / "out"
+    metrics = dedup.body(out, data, settings=DedupSettings(**chosen))
+    return metrics, kept_in(out), rejected_in(out)
 
 
 def duplicates(place: Path) -> list[dict]:
@@ -43,7 +36,7 @@ def duplicates(place: Path) -> list[dict]:
 
 
 def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Path):
-    rows = [problem("Find x.", "a"), problem("Find y."), problem("FIND  x.", "b")]
+    rows = [problem("Find x.", "a"), problem("Find y.", "a"), problem("FIND  x.", "b")]
     metrics, kept, rejected = run(tmp_path, rows)
     assert kept == rows[:2]
     assert rejected[0].reason == f"same query as {rows[0].id}"
@@ -118,8 +111,7 @@ def problems(tmp_path_factory) -> Path:
             prompts.append(chance.choice(prompts).upper() + chance.choice(["", " é more"]))
         else:
             prompts.append(" ".join(f"w{chance.randrange(500)}" for _ in range(40)))
-    rows = [problem(p, chance.choice("ab")) for p in prompts]
-    write_table(folder / "kept.parquet", Problem, rows)
+    folder_with(folder, kept=[problem(p, chance.choice("ab")) for p in prompts])
     table = pq.read_table(folder / "kept.parquet")
     pq.write_table(table, folder / "kept.parquet", row_group_size=20)
     return folder

@@ -15,7 +15,7 @@ import pytest
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.eval.judge.grades import Grade
-from klear.eval.records import Problem, Rejected, Sample
+from klear.eval.records import Sample
 from klear.eval.tables import read_table
 from klear.tasks.answers import distill as module
 from klear.tasks.answers.distill import NeedsApproval, distill, pilot_of, requests_of
@@ -23,7 +23,8 @@ from klear.tasks.store.store import Artifact
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Engine, EngineError, Key, Request
-from tests.tasks.manifests_by_hand import folder_with
+from tests.eval.evaluations_by_hand import math_problem
+from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in, rejected_in
 
 PROMPTS = ("p0", "p1", "p2", "p3")
 
@@ -79,8 +80,7 @@ def hire(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def problems(tmp_path: Path) -> Artifact:
     """Four problems of two sources; one stands there twice."""
-    rows = [Problem(domain="math", prompt=p, answer="1", source=f"s{i % 2}")
-            for i, p in enumerate([*PROMPTS, "p0"])]  # fmt: skip
+    rows = [math_problem(p, f"s{i % 2}") for i, p in enumerate([*PROMPTS, "p0"])]
     return folder_with(tmp_path / "problems", kept=rows)
 
 
@@ -96,8 +96,7 @@ def samples(out: Path) -> list[Sample]:
 
 
 def ids(problems: Artifact) -> list[str]:
-    rows = read_table(problems.file("kept.parquet"), Problem)
-    return list(dict.fromkeys(p.id for p in rows))
+    return list(dict.fromkeys(p.id for p in kept_in(problems.folder)))
 
 
 def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path, problems, hire):
@@ -130,16 +129,12 @@ def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(tmp_pat
 
 
 def test_problems_without_a_recording_and_unusable_recordings_are_rejected_by_name(tmp_path):
-    file = tmp_path / "r.jsonl"
-    rows = [{"question": "Q1", "response": "a", "ok": True}, {"question": "q2"}]
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    one, two = (Problem(domain="math", prompt=p, answer="1", source="s") for p in ("q1", "q2"))
+    rows = {"question": "Q1", "response": "a", "ok": True}, {"question": "q2"}
+    file, one, two = jsonl(tmp_path / "r.jsonl", *rows), math_problem("q1"), math_problem("q2")
     engine = EngineSettings(kind="recorded", files=(str(file),), grade_field="ok", model="m")
     metrics = run(tmp_path / "o", folder_with(tmp_path, kept=[one, two]), 2, engine=engine)
     assert [(s.problem_id, s.index) for s in samples(tmp_path / "o")] == [(one.id, 0)]
-    assert [
-        (r.id, r.reason) for r in read_table(tmp_path / "o" / "rejected.parquet", Rejected)
-    ] == [
+    assert [(r.id, r.reason) for r in rejected_in(tmp_path / "o")] == [
         (two.id, "the recorded engine has no answer to this prompt"),
         ("", "r.jsonl row 2: field response: missing"),
     ]
@@ -185,7 +180,7 @@ def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, p
 # ---------------------------------------------------------------- what answers cost
 
 
-PROBLEMS = [Problem(domain="math", prompt=f"p{i}", answer="1", source="s") for i in range(40)]
+PROBLEMS = [math_problem(f"p{i}") for i in range(40)]
 TOKENS = {p.id: 1_000 * (1 + i // 4 % 2) for i, p in enumerate(PROBLEMS)}  # 1,500 on average
 PRICE = 1_000.0  # per million tokens: an answer of 1,000 tokens costs 1
 

@@ -33,12 +33,11 @@ from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
 from klear.training.layout import StepLines, kept_model, kept_models, read_lines
-from tests.eval.evaluations_by_hand import STATEMENT, evaluation, result
+from tests.eval.evaluations_by_hand import STATEMENT, evaluation, math_problem, result
 from tests.tasks.manifests_by_hand import folder_with
 
-A = [Problem(domain="math", prompt=f"a{i}", answer="1", source="alpha") for i in range(3)]
-B = [Problem(domain="math", prompt=f"b{i}", answer="1", source="beta", date=f"2025-0{i + 1}-01")
-     for i in range(3)]  # fmt: skip
+A = [math_problem(f"a{i}", "alpha") for i in range(3)]
+B = [math_problem(f"b{i}", "beta", date=f"2025-0{i + 1}-01") for i in range(3)]
 ALPHA = BenchmarkProtocol(name="alpha", k=4)
 BETA_LATE = BenchmarkProtocol(name="late", source="beta", k=2, date_from="2025-02-01")
 SETTINGS = EvaluateSettings(

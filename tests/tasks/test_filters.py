@@ -2,7 +2,6 @@
 stage: kept for SFT, never scored, never rewarded."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -23,7 +22,6 @@ from klear.eval.records import (
     CheckerCase,
     Example,
     Problem,
-    Rejected,
     Sample,
     Score,
     StdinCase,
@@ -36,18 +34,10 @@ from klear.tasks.answers.judge import judge
 from klear.tasks.answers.select import select
 from klear.tasks.data.filter_tests import distinct_cases, filter_tests
 from klear.tasks.store.store import Artifact
-from tests.eval.evaluations_by_hand import scored
-from tests.tasks.manifests_by_hand import folder_with
+from tests.eval.evaluations_by_hand import math_problem, scored
+from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in
 
 ONE_WORKER = JudgeSettings(runtime=JudgeRuntime(workers=1))
-
-
-def kept_in(folder: Path, kind: type[Any] = Problem) -> list[Any]:
-    return list(read_table(folder / "out" / "kept.parquet", kind))
-
-
-def rejected_in(folder: Path) -> list[Rejected]:
-    return list(read_table(folder / "out" / "rejected.parquet", Rejected))
 
 
 def score(id_: str, index: int, correct: bool | None) -> Score:
@@ -60,8 +50,7 @@ def score(id_: str, index: int, correct: bool | None) -> Score:
 
 
 def rated(folder: Path, marks: dict[str, list[bool | None]], samples: int | None = None, **chosen):
-    known = {"domain": "math", "prompt": "What?", "answer": "1"}
-    problems = [Problem(id=i, source=f"source_{i}", **known) for i in marks]
+    problems = [math_problem("What?", f"source_{i}", id=i) for i in marks]
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
     answers = [Sample(problem_id=s.problem_id, index=s.index, model="m", text="") for s in scores]
     data = folder_with(folder, kept=problems, scores=scores, samples=answers[:samples])
@@ -121,7 +110,7 @@ def with_tests(folder: Path, rows: list[Problem], **chosen):
 def test_repeated_tests_do_not_count_and_leave_the_kept_problem(tmp_path: Path):
     rows = [coded("enough", 16, repeats=3), coded("few", 15, repeats=3)]
     metrics = with_tests(tmp_path, rows)
-    (kept,), (rejected,) = kept_in(tmp_path), rejected_in(tmp_path)
+    (kept,), (rejected,) = kept_in(tmp_path / "out"), rejected_in(tmp_path / "out")
     assert (kept.prompt, kept.tests) == ("enough", coded("enough", 16).tests)
     assert rejected.reason == "15 distinct tests, fewer than 16"
     assert Problem.model_validate_json(rejected.row) == rows[1]
@@ -129,10 +118,10 @@ def test_repeated_tests_do_not_count_and_leave_the_kept_problem(tmp_path: Path):
 
 
 def test_rows_of_other_sources_are_counted_and_go_nowhere(tmp_path: Path):
-    math = Problem(domain="math", prompt="1+1", answer="2", source="mine")
+    math = math_problem("1+1", "mine")
     rows = [coded("a", 16, source="mine"), coded("b", 1, source="theirs"), math]
     metrics = with_tests(tmp_path, rows, sources=("mine",))
-    assert (len(kept_in(tmp_path)), rejected_in(tmp_path)) == (2, [])
+    assert (len(kept_in(tmp_path / "out")), rejected_in(tmp_path / "out")) == (2, [])
     assert metrics["other_sources"] == 1.0
 
 
@@ -161,15 +150,15 @@ def sampled(folder: Path, rows: dict[str, tuple[int, int, int]], **chosen):
     problems = [
         Problem(id=i, domain="code", prompt=i, tests=stdin(("1", "1")))
         if i.startswith("code")
-        else Problem(id=i, domain="math", prompt=i, answer="1")
+        else math_problem(i, id=i)
         for i in rows
     ]
     marks = {i: [True] * n[0] + [False] * n[1] + [None] * n[2] for i, n in rows.items()}
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
     data = folder_with(folder, kept=problems, scores=scores)
-    metrics = filter_rl.body(folder / "out", data, data, settings=FilterRLSettings(**chosen))
-    reasons = {r.id: r.reason for r in rejected_in(folder)}
-    return metrics, [p.id for p in kept_in(folder)], reasons
+    out = folder / "out"
+    metrics = filter_rl.body(out, data, data, settings=FilterRLSettings(**chosen))
+    return metrics, [p.id for p in kept_in(out)], {r.id: r.reason for r in rejected_in(out)}
 
 
 def test_nine_of_sixteen_answers_that_pass_is_a_majority_and_eight_is_not(tmp_path: Path):
@@ -246,21 +235,20 @@ def judged(tmp_path: Path) -> Artifact:
     ],
 )
 def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(judged, settings, kept):
-    folder, lost = judged.folder, 3 - len(kept)
-    out = folder / "out"
+    out, lost = judged.folder / "out", 3 - len(kept)
     metrics = select.body(out, judged, judged, judged, judged, settings=settings, seed=0)
-    examples = kept_in(folder, Example)
+    examples = kept_in(out, Example)
     assert [e.source for e in examples] == kept
     assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
-    assert [r.reason for r in rejected_in(folder)] == ["not judgeable"] * lost
+    assert [r.reason for r in rejected_in(out)] == ["not judgeable"] * lost
     assert metrics.get("rejected/not judgeable", 0) == lost
 
 
 def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(judged):
-    folder, out = judged.folder, judged.folder / "out"
+    out = judged.folder / "out"
     metrics = filter_tests.body(out, judged, settings=FilterTestsSettings(min_tests=1))
     assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
-    assert [r.reason for r in rejected_in(folder)] == [NO_GOLD, NO_GOLD]
+    assert [r.reason for r in rejected_in(out)] == [NO_GOLD, NO_GOLD]
     metrics = filter_rl.body(out, judged, judged, settings=FilterRLSettings())
     assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
-    assert [r.reason for r in rejected_in(folder)] == [NO_GOLD, NO_GOLD]
+    assert [r.reason for r in rejected_in(out)] == [NO_GOLD, NO_GOLD]

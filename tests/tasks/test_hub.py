@@ -1,7 +1,6 @@
 """Hub datasets: one commit, streamed, in pieces that make up the whole (a folder stands in). Models
 by their commit, and benchmarks from files."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import EvaluateSettings, Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem
-from klear.eval.tables import read_table, write_table
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
 from klear.tasks.models.any_model import identified, problems_of_file, settings_to_collect
+from tests.eval.evaluations_by_hand import math_problem
+from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -27,19 +27,16 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def clone(tmp_path: Path, monkeypatch) -> Path:
     """A dataset of three files with two rows each."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    folder = tmp_path / "clone"
-    folder.mkdir()
     for i in range(3):
-        rows = [{"problem": f"p{2 * i + j}", "answer": j} for j in range(2)]
-        text = "".join(json.dumps(r) + "\n" for r in rows)
-        (folder / f"train-{i}.jsonl").write_text(text)
-    return folder
+        rows = ({"problem": f"p{2 * i + j}", "answer": j} for j in range(2))
+        jsonl(tmp_path / "clone" / f"train-{i}.jsonl", *rows)
+    return tmp_path / "clone"
 
 
-def kept(out: Path, *sources: Source) -> list[str]:
+def collected(out: Path, settings: CollectSettings) -> list[Problem]:
     out.mkdir()
-    collect.body(out, settings=CollectSettings(sources=sources), seed=0)
-    return [p.prompt for p in read_table(out / "kept.parquet", Problem)]
+    collect.body(out, settings=settings, seed=0)
+    return kept_in(out)
 
 
 def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
@@ -49,7 +46,8 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     limited = Source(name="l", kind="hub", dataset=str(clone), limit=3)
     parts = planned(CollectSettings(sources=(by_id,)), tmp_path / "scratch")
     assert len(parts) == 3
-    found = kept(tmp_path / "out", by_id, by_files, limited)
+    three = CollectSettings(sources=(by_id, by_files, limited))
+    found = [p.prompt for p in collected(tmp_path / "out", three)]
     assert found == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
 
 
@@ -121,17 +119,11 @@ def parquet(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def collected(file: Path, out: Path) -> list[Problem]:
-    out.mkdir()
-    collect.body(out, settings=settings_to_collect("mine", file), seed=0)
-    return list(read_table(out / "kept.parquet", Problem))
-
-
 def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
     tests = [{"input": "1\n", "output": "2\n"}]
     file = parquet(tmp_path / "theirs.parquet", {"question": "Add one.", "tests": tests})
     assert problems_of_file(file, "mine") is None
-    (problem,) = collected(file, tmp_path / "o")
+    (problem,) = collected(tmp_path / "o", settings_to_collect("mine", file))
     assert problem.prompt == "Add one."
     assert (problem.tests.kind, len(problem.tests.cases)) == ("stdin", 1)
     other = parquet(tmp_path / "o.parquet", {"prompt": "Add.", "domain": "math", "numbers": 7})
@@ -139,8 +131,8 @@ def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
 
 
 def test_a_parquet_of_ours_is_read_as_it_is_under_its_new_name(tmp_path):
-    rows = [Problem(domain="math", prompt=p, answer="1", source="old") for p in ("a", "b")]
-    write_table(tmp_path / "kept.parquet", Problem, rows)
+    rows = [math_problem(p, "old") for p in ("a", "b")]
+    folder_with(tmp_path, kept=rows)
     found = problems_of_file(tmp_path / "kept.parquet", "mine")
     assert found == [p.model_copy(update={"source": "mine"}) for p in rows]
 
@@ -154,10 +146,9 @@ def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path, name)
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
         "entry_point": name,
     }
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    (source,) = settings_to_collect("mine", file).sources
+    settings = settings_to_collect("mine", jsonl(tmp_path / "rows.jsonl", row))
+    (source,) = settings.sources
     assert source.fn_name_field == ("entry_point" if name else "")
     if name:
-        (problem,) = collected(file, tmp_path / "o")
+        (problem,) = collected(tmp_path / "o", settings)
         assert problem.tests.fn_name == "add"

@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 
 from klear.configs.settings.data import DecontaminateSettings, NearMissSettings, PartsRuntime
-from klear.eval.records import Problem
-from klear.eval.tables import read_table, write_table
+from klear.eval.tables import read_table
 from klear.tasks.data import near_misses as module
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.near_misses import NEAR, NearMiss, hashing_encoder, near_misses
 from klear.tasks.store.store import Artifact
+from tests.eval.evaluations_by_hand import math_problem
+from tests.tasks.manifests_by_hand import folder_with
 
 PLANE = {"zero": 0.0, "ten": 10.0, "sixty": 60.0, "ninety": 90.0}
 
 
 def artifact(folder: Path, *rows: tuple[str, str]) -> Artifact:
     """(source, prompt) of each row."""
-    folder.mkdir()
-    made = (Problem(domain="math", prompt=p, answer="1", source=s) for s, p in rows)
-    write_table(folder / "kept.parquet", Problem, made)
-    return Artifact.of_folder(folder)
+    return folder_with(folder, kept=[math_problem(p, s) for s, p in rows])
 
 
 def degrees(texts: list[str]) -> np.ndarray:

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klear.configs.settings.data import SelectSettings
-from klear.eval.records import Example, Problem, Rejected, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import read_table
+from klear.eval.records import Example, Problem, Sample, Score, StdinCase, TestSuite
 from klear.tasks.answers.difficulty import Difficulty
 from klear.tasks.answers.select import GRID, choose, embed, k_center_greedy, select
 from tests.eval.evaluations_by_hand import scored
-from tests.tasks.manifests_by_hand import folder_with
+from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in
 
 TESTS = TestSuite(kind="stdin", cases=(StdinCase(input="1", output="1"),))
 GOOD = "<think>so</think> 4"
@@ -50,8 +49,7 @@ class Data:
         data, out = folder_with(place, kept=self.problems, **tables), place / "out"
         settings = SelectSettings(**chosen)
         metrics = select.body(out, data, data, data, data, settings=settings, seed=0)
-        rejected = {r.id: r.reason for r in read_table(out / "rejected.parquet", Rejected)}
-        return metrics, list(read_table(out / "kept.parquet", Example)), rejected
+        return metrics, kept_in(out, Example), {r.id: r.reason for r in rejected_in(out)}
 
 
 def named(examples: list[Example]) -> list[str]:

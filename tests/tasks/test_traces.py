@@ -3,7 +3,6 @@ rates, which stand for ours where the settings say so. What has none goes to the
 counted.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.records import Problem, Rejected, Sample, problem_id
+from klear.eval.records import Sample, problem_id
 from klear.eval.tables import read_table
 from klear.flows.stages import calls
 from klear.tasks.answers.difficulty import Difficulty, difficulty
@@ -22,6 +21,7 @@ from klear.tasks.answers.distill import distill
 from klear.tasks.answers.filter_rl import filter_rl
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import Artifact
+from tests.tasks.manifests_by_hand import jsonl, kept_in, rejected_in
 
 ONE = ["<think>a</think>1", "<think>b</think>2", "never </think> opened"]
 ROWS: list[dict[str, Any]] = [
@@ -37,7 +37,7 @@ FROM_ROWS = EngineSettings.model_validate({"kind": "recorded", "from": "catalogu
 
 @pytest.fixture
 def collected(tmp_path: Path) -> Artifact:
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    jsonl(tmp_path / "rows.jsonl", *ROWS)
     source = Source(
         name="traced", files=("rows.jsonl",), trace_fields=("generations",), trace_model="R1"
     )
@@ -46,7 +46,7 @@ def collected(tmp_path: Path) -> Artifact:
     settings = CollectSettings(root=str(tmp_path), sources=(source,), traces=True)
     counts = collect.body(out, settings=settings, seed=0)
     assert (counts["kept/traced"], counts["traces/traced"]) == (4, 4)
-    (wrong,) = read_table(out / "rejected.parquet", Rejected)
+    (wrong,) = rejected_in(out)
     assert wrong.reason == "rows.jsonl row 5: field generations: must be text, this is a int"
     return Artifact.of_folder(out)
 
@@ -55,7 +55,7 @@ def answered(out: Path, collected: Artifact, **more: Any) -> tuple[list[tuple[st
     out.mkdir()
     settings = SampleSettings(engine=FROM_ROWS, samples_per_prompt=3, **more)
     counts = distill.body(out, collected, collected, settings=settings, seed=0)
-    prompts = {p.id: p.prompt for p in read_table(collected.file("kept.parquet"), Problem)}
+    prompts = {p.id: p.prompt for p in kept_in(collected.folder)}
     samples = read_table(out / "samples.parquet", Sample)
     return [(prompts[s.problem_id], s.model, s.text) for s in samples], counts
 
@@ -65,13 +65,13 @@ def test_published_answers_are_samples_and_prompts_without_one_are_counted(colle
     samples, counts = answered(tmp_path / "out", collected)
     assert samples == [*(("One?", "R1", text) for text in ONE), ("Two?", "R1", "2")]
     assert (counts["published"], counts["prompts_without_trace"]) == (4, 1)
-    (left,) = read_table(tmp_path / "out/rejected.parquet", Rejected)
+    (left,) = rejected_in(tmp_path / "out")
     assert (left.id, counts["problems_without_answer"]) == (problem_id("Three?"), 1)
 
 
 def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, tmp_path):
-    (tmp_path / "more.jsonl").write_text('{"question": "Three?", "response": "3"}\n' * 3)
-    other = EngineSettings(kind="recorded", model="other", files=(str(tmp_path / "more.jsonl"),))
+    more = jsonl(tmp_path / "more.jsonl", *[{"question": "Three?", "response": "3"}] * 3)
+    other = EngineSettings(kind="recorded", model="other", files=(str(more),))
     samples, counts = answered(tmp_path / "out", collected, fallback=other)
     assert [s[:2] for s in samples] == [("One?", "R1")] * 3 + [("Two?", "R1")] + [
         ("Three?", "other")
@@ -109,7 +109,7 @@ RATES = ["6/8", "2/8", "n/a", None, "6/8", "12/8"]
 def rated(tmp_path: Path) -> Artifact:
     rows = [{"problem": f"P{i}?", "answer": "1", "rate": rate} for i, rate in enumerate(RATES)]
     rows.append({**rows[4], "rate": "0/2"})
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(tmp_path / "rows.jsonl", *rows)
     source = Source(
         name="rated", files=("rows.jsonl",), pass_rate_field="rate", pass_rate_model="R1"
     )
@@ -124,9 +124,9 @@ def test_published_pass_rates_choose_what_rl_trains_on_and_are_counted(rated, tm
     settings = FilterRLSettings(pass_rates="published")
     (tmp_path / "out").mkdir()
     counts = filter_rl.body(tmp_path / "out", rated, rated, settings=settings)
-    kept = [p.prompt for p in read_table(tmp_path / "out/kept.parquet", Problem)]
+    kept = [p.prompt for p in kept_in(tmp_path / "out")]
     assert kept == ["P0?", "P4?", "P4?"]  # 6 of 8 and 0 of 2: 0.6
-    reasons = [r.reason for r in read_table(tmp_path / "out/rejected.parquet", Rejected)]
+    reasons = [r.reason for r in rejected_in(tmp_path / "out")]
     few = "published pass rate 0.25; needs more than 0.5"
     assert reasons == [few, *["no published pass rate"] * 2]
     assert counts["published"] == 3
