@@ -19,7 +19,7 @@ from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in
 from tests.tasks.pages_by_hand import Elements
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
-ROWS = [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in range(120)]
+MANY = [f"{ITEM} {i}" if i % 7 == 0 else f"problem {i} of its own" for i in range(120)]
 
 
 def folder(path: Path, source: str, *prompts: str, group: int = 1024) -> Artifact:
@@ -54,7 +54,7 @@ def test_a_benchmark_problem_inside_a_longer_prompt_is_removed_and_explained(tmp
 
 
 def digest_of(place: Path, group: int, **runtime: int) -> str:
-    problems = folder(place / "problems", "train", *ROWS, group=group)
+    problems = folder(place / "problems", "train", *MANY, group=group)
     benchmarks = folder(place / "benchmarks", "bench", ITEM, "Compute $1+1$.")
     (place / "out").mkdir()
     chosen = DecontaminateSettings(runtime=PartsRuntime(**runtime))
