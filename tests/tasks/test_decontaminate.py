@@ -1,16 +1,21 @@
-"""Decontamination: what is removed and why, and its page, which tells leaks from common wording."""
+"""Decontamination: what is removed and why, and its page, which tells leaks from common wording.
+Near misses: what is listed of rows and items, by which encoder."""
 
 import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from klear.configs.settings.base import key_of
-from klear.configs.settings.data import DecontaminateSettings, PartsRuntime
+from klear.configs.settings.data import DecontaminateSettings, NearMissSettings, PartsRuntime
 from klear.eval.tables import ArrowWriter, read_table
+from klear.tasks.data import near_misses as module
 from klear.tasks.data.decontaminate import decontaminate
+from klear.tasks.data.near_misses import NEAR, NearMiss, hashing_encoder, near_misses
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, PAGE, ROW, Hit, Overlaps, write_page
 from klear.tasks.store.store import Artifact, content_digest, scan
@@ -147,3 +152,54 @@ def test_a_row_of_common_wording_lists_its_best_hits_and_the_best_of_each_benchm
     listed = [hit.benchmark for hit in read_table(tmp_path / "hits.parquet", Hit)]
     assert listed == ["big"] * LISTED_PER_ROW + ["small"]
     assert figures["rows_hit/big"] == figures["rows_hit/small"] == 1
+
+
+# ---------------------------------------------------------------- near misses
+
+PLANE = {"zero": 0.0, "ten": 10.0, "sixty": 60.0, "ninety": 90.0}
+
+
+def degrees(texts: list[str]) -> np.ndarray:
+    """Unit vectors of the plane, at the angle that a text begins with."""
+    angles = np.deg2rad([PLANE[text.split()[0]] for text in texts])
+    return np.stack([np.cos(angles), np.sin(angles)], 1)
+
+
+@pytest.mark.parametrize("rows_per_part", [1, 4096])
+def test_of_each_row_and_benchmark_the_nearest_item_is_listed(tmp_path, monkeypatch, rows_per_part):
+    """cos 10° = 0.985, cos 30° = 0.866, cos 50° = 0.643. One row has all words of its item: n-grams
+    find it. Computed row by row it is the same."""
+    monkeypatch.setattr(module, "encoder_of", lambda *_: degrees)
+    mine = [math_problem("ten a"), math_problem("ninety b"), math_problem("zero c", "t")]
+    others = ("zero c", "x"), ("sixty d", "x"), ("sixty e", "y"), ("ten f", "y")
+    rows = folder_with(tmp_path / "rows", kept=mine)
+    items = folder_with(tmp_path / "items", kept=[math_problem(*other) for other in others])
+    decontaminate.body(rows.folder / "out", rows, items, settings=DecontaminateSettings())
+    found, out = Artifact.of_folder(rows.folder / "out"), items.folder / "out"
+    settings = NearMissSettings(cosine=0.8, runtime=PartsRuntime(rows_per_part=rows_per_part))
+    metrics = near_misses.body(out, rows, items, found, settings=settings)
+    pairs = read_table(out / NEAR, NearMiss)
+    assert [(p.row_number, p.row, p.benchmark, p.item, p.cosine, p.leak) for p in pairs] == [
+        (1, "ten a", "x", "zero c", 0.9848, False),
+        (1, "ten a", "y", "ten f", 1.0, False),
+        (2, "ninety b", "x", "sixty d", 0.866, False),
+        (2, "ninety b", "y", "sixty e", 0.866, False),
+        (3, "zero c", "x", "zero c", 1.0, True),
+        (3, "zero c", "y", "ten f", 0.9848, False),
+    ]
+    counted = {"near/s/x": 2, "near/s/y": 2, "near/t/y": 1}
+    assert dict(metrics) == {"near": 5, "leaks": 1, **counted}
+
+
+def test_the_hashing_encoder_looks_past_numbers_and_sees_words():
+    texts = [
+        "A train goes 30 km in 2 hours. How fast is it?",
+        "A train goes 5,500 km in 12.5 hours. How fast is it?",
+        "Find the remainder of 30 divided by 2.",
+        "",
+    ]
+    vectors = hashing_encoder(texts)(texts).toarray()
+    cosines = vectors @ vectors.T
+    assert cosines[0, 1] == pytest.approx(1)
+    assert cosines[0, 2] < 0.3
+    assert not cosines[3].any()
