@@ -150,30 +150,6 @@ def test_no_exception_of_a_program_skips_a_test(verdict):
         assert verdict(f"import unittest\ndef f(): raise {error}", tests) in ("WA", "RE")
 
 
-@pytest.mark.parametrize(
-    ("tests", "right", "wrong"),
-    [
-        ("assert f(lambda x: x + 1, 3) == 4", "def f(k, x): return k(x)", "def f(k, x): return x"),
-        ("assert f([3, 1], key=lambda x: -x) == [3, 1]",
-         "def f(x, key): return sorted(x, key=key)", "def f(x, key): return sorted(x)"),
-        ("seen = []\nf(seen.append)\nassert seen == [1, 2]",
-         "def f(k): k(1); k(2)", "def f(k): k(1)"),
-        ("assert f(lambda a: lambda b: a * b) == 6",
-         "def f(k): return k(2)(3)", "def f(k): return k(2)"),
-        ("assert f(lambda x: x + 1, lambda x: 2 * x)(5) == 11",
-         "def f(g, h): return lambda x: g(h(x))", "def f(g, h): return lambda x: h(g(x))"),
-        ("assert f(lambda x: 1 / x) == 'none'",
-         "def f(k):\n    try: return k(0)\n    except ZeroDivisionError: return 'none'",
-         "def f(k): return k(0)"),
-        ("assert f(lambda x: g(x) * 2) == 8",
-         "def g(x): return x + 1\ndef f(k): return k(3)", "def g(x): return x\nf = lambda k: k(3)"),
-    ],
-)  # fmt: skip
-def test_functions_of_the_tests_are_called_where_they_are(verdict, tests, right, wrong):
-    assert verdict(right, tests) == "AC"
-    assert verdict(wrong, tests) in ("WA", "RE")
-
-
 LIES = ["{0} = lambda *a, **k: True", "def {0}(*a, **k): return True", "class {0}: __new__ = max"]
 LIES += ["{0} = type('M', (), dict.fromkeys(('allclose', 'isclose'), staticmethod(max)))"]
 CLOSE = {
@@ -211,22 +187,46 @@ def test_a_judge_that_nobody_defines_makes_the_tests_unjudgeable(verdict, tests,
     assert verdict("def f(): return 1", f"def is_ok(r, *_): return r\n{tests}") != "IE"
 
 
-@pytest.mark.parametrize(
-    ("tests", "right", "wrong"),
-    [
-        ("assert gcd(4, 6) == 2", "def gcd(a, b): return 2", "def gcd(a, b): return 3"),
-        ("assert abs(median([1, 2])) == 1.5", "def median(x): return 1.5", "x = 1"),
-        ("assert isclose(median([1, 2]), 1.5)", "def median(x): return 1.5",
-         "isclose = lambda *a: True\ndef median(x): return 5"),
-        ("assert merge(Node(1), Node(2)) == 3", "class Node(int): pass\nmerge = lambda a, b: a + b",
-         "class Node(int): pass\nmerge = lambda a, b: a"),
-        ("assert decode(encode('ab')) == 'ab'", "encode = decode = lambda x: x[::-1]",
-         "encode = lambda x: x\ndecode = lambda x: x[::-1]"),
-        ("assert f(1) == 1 and g(1) == 2", "f = lambda x: x\ng = lambda x: 2 * x", "f = g = abs"),
-        ("assert f(g(3)) == 6", "g = lambda x: x\nf = lambda x: 2 * x", "f = g = lambda x: x"),
-    ],
-)  # fmt: skip
-def test_a_name_that_is_tested_is_the_programs(verdict, tests, right, wrong):
+RIGHT_OR_WRONG = [
+    # functions of the tests are called where they are
+    ("assert f(lambda x: x + 1, 3) == 4", "def f(k, x): return k(x)", "def f(k, x): return x"),
+    ("assert f([3, 1], key=lambda x: -x) == [3, 1]",
+     "def f(x, key): return sorted(x, key=key)", "def f(x, key): return sorted(x)"),
+    ("seen = []\nf(seen.append)\nassert seen == [1, 2]",
+     "def f(k): k(1); k(2)", "def f(k): k(1)"),
+    ("assert f(lambda a: lambda b: a * b) == 6",
+     "def f(k): return k(2)(3)", "def f(k): return k(2)"),
+    ("assert f(lambda x: x + 1, lambda x: 2 * x)(5) == 11",
+     "def f(g, h): return lambda x: g(h(x))", "def f(g, h): return lambda x: h(g(x))"),
+    ("assert f(lambda x: 1 / x) == 'none'",
+     "def f(k):\n    try: return k(0)\n    except ZeroDivisionError: return 'none'",
+     "def f(k): return k(0)"),
+    ("assert f(lambda x: g(x) * 2) == 8",
+     "def g(x): return x + 1\ndef f(k): return k(3)", "def g(x): return x\nf = lambda k: k(3)"),
+    # a name that is tested is the program's
+    ("assert gcd(4, 6) == 2", "def gcd(a, b): return 2", "def gcd(a, b): return 3"),
+    ("assert abs(median([1, 2])) == 1.5", "def median(x): return 1.5", "x = 1"),
+    ("assert isclose(median([1, 2]), 1.5)", "def median(x): return 1.5",
+     "isclose = lambda *a: True\ndef median(x): return 5"),
+    ("assert merge(Node(1), Node(2)) == 3", "class Node(int): pass\nmerge = lambda a, b: a + b",
+     "class Node(int): pass\nmerge = lambda a, b: a"),
+    ("assert decode(encode('ab')) == 'ab'", "encode = decode = lambda x: x[::-1]",
+     "encode = lambda x: x\ndecode = lambda x: x[::-1]"),
+    ("assert f(1) == 1 and g(1) == 2", "f = lambda x: x\ng = lambda x: 2 * x", "f = g = abs"),
+    ("assert f(g(3)) == 6", "g = lambda x: x\nf = lambda x: 2 * x", "f = g = lambda x: x"),
+    # tests that count, or pass on a failure
+    ("bad = 0\ntry:\n    assert f(1) == 2\nexcept AssertionError:\n    bad = 1\nassert not bad",
+     "def f(x): return x + 1", "def f(x): return 0"),
+    ("try:\n    assert f(1) == 2\nexcept Exception as error:\n    raise AssertionError from error",
+     "def f(x): return x + 1", "def f(x): return 0"),
+    ("import sys\nif f(1) != 2:\n    sys.exit(1)", "def f(x): return x + 1", "f = abs"),
+    ("import unittest\nunittest.TestCase().assertEqual(f(1), 2)",
+     "def f(x): return x + 1", "f = abs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "right", "wrong"), RIGHT_OR_WRONG)
+def test_a_right_program_passes_and_a_wrong_one_does_not(verdict, tests, right, wrong):
     assert verdict(right, tests) == "AC"
     assert verdict(wrong, tests) in ("WA", "RE")
 
@@ -268,17 +268,3 @@ def test_tests_that_accept_everything_make_it_unjudgeable(verdict, tests):
     for program in ("def f(x): return x + 1", "def f(x): return 0"):
         assert verdict(program, tests) == "IE"
     assert verdict("def f(x): return 0", "assert True") == "AC"  # as HumanEval has it
-
-
-COUNTED = [
-    "bad = 0\ntry:\n    assert f(1) == 2\nexcept AssertionError:\n    bad = 1\nassert not bad",
-    "try:\n    assert f(1) == 2\nexcept Exception as error:\n    raise AssertionError from error",
-    "import sys\nif f(1) != 2:\n    sys.exit(1)",
-    "import unittest\nunittest.TestCase().assertEqual(f(1), 2)",
-]
-
-
-@pytest.mark.parametrize("tests", COUNTED)
-def test_tests_that_count_or_pass_on_a_failure_judge(verdict, tests):
-    assert verdict("def f(x): return x + 1", tests) == "AC"
-    assert verdict("def f(x): return 0", tests) in ("WA", "RE")

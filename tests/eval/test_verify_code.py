@@ -10,8 +10,6 @@ from klear.eval.programs.verify import NamedCall, TestsBroken, as_call, judge_pr
 from klear.eval.records import Judgement, TestSuite
 from klear.eval.sandbox.zygote.values import pack
 
-ADD = "a, b = map(int, input().split())\nprint(a + b)\n"
-
 
 def rows(name: str) -> list[dict]:
     return [json.loads(line) for line in Path(__file__).with_name(name).read_text().splitlines()]
@@ -68,7 +66,7 @@ SLEEPS = "import time\ntime.sleep({seconds})\nprint(input())"
         (SLEEPS.format(seconds="60 * (input() == '1')"), "RE", 0),
         (SLEEPS.format(seconds="0.3"), "AC", 6),
         ("import threading, time\nthreading.Timer(0.3, lambda: print(input())).start()", "AC", 6),
-        ("n = input()\nwhile n == '1': pass\nprint(n)", "TLE", 5),  # loops are CPU time
+        ("n = input()\nwhile n < '4': pass\nprint(n)", "TLE", 2),  # loops are CPU time
         ("import time\nn = input()\nif n == '1': time.sleep(60)\nprint(n)", "TLE", 5),
     ],
 )
@@ -94,24 +92,12 @@ def test_time_outs_in_a_row_or_the_first_failure_can_end_the_judgement(verdict):
     assert verdict("print(30)", JudgeSettings(stop_at_first_failure=True), **SUMS).passed == 0
 
 
-def test_every_test_runs_unless_told_otherwise(verdict):
-    slow_four_times = "import sys\nif int(input()) < 4:\n    while True: pass\nprint('ok')"
-    tests = stdin(*[(str(i), "ok") for i in range(8)], time_limit_s=0.1)
-    everything = verdict(slow_four_times, **tests)
-    assert (everything.verdict, everything.passed, everything.total) == ("TLE", 4, 8)
-
-
 def test_line_breaks_can_count_as_spaces(verdict):
     tests = stdin(("", "1 2\n3\n"))
     assert verdict("print(1, 2, 3)", **tests).verdict == "WA"
     tokens = JudgeSettings(comparator="tokens")
     assert verdict("print(1, 2, 3)", tokens, **tests).verdict == "AC"
     assert verdict("print(1, 2, 3, 4)", tokens, **tests).verdict == "WA"
-
-
-def test_no_tests_is_not_a_pass(verdict):
-    with pytest.raises(TestsBroken, match="no tests"):
-        verdict(ADD, kind="stdin", cases=[])
 
 
 def test_a_call_may_return_a_long_integer(verdict):
@@ -127,10 +113,6 @@ def test_assertions_are_decided_where_the_program_has_no_code(verdict, row):
     assert verdict(row["program"], **tests).verdict == row["verdict"]
 
 
-def call_of(code: str, fn_name: str | None = "f") -> NamedCall | None:
-    return as_call(code, fn_name)
-
-
 @pytest.mark.parametrize(
     ("code", "args", "output"),
     [
@@ -141,7 +123,7 @@ def call_of(code: str, fn_name: str | None = "f") -> NamedCall | None:
     ],
 )
 def test_an_assertion_of_one_call_and_its_result_is_a_call(code, args, output):
-    assert call_of(code) == NamedCall("f", pack(list(args), print), pack(output, print))
+    assert as_call(code, "f") == NamedCall("f", pack(list(args), print), pack(output, print))
 
 
 @pytest.mark.parametrize(
@@ -159,14 +141,14 @@ def test_an_assertion_of_one_call_and_its_result_is_a_call(code, args, output):
     ],
 )
 def test_anything_else_stays_an_assertion(code):
-    assert call_of(code) is None
+    assert as_call(code, "f") is None
 
 
 def test_keywords_keep_their_names_and_candidate_needs_one():
     named = NamedCall("f", [2, 1], 3, ("b", "a"))
-    assert call_of("assert f(b=2, a=1) == 3") == named
-    assert call_of("assert candidate(1) == 2", None) is None
-    assert call_of("assert g(1) == 2", None) is not None
+    assert as_call("assert f(b=2, a=1) == 3", "f") == named
+    assert as_call("assert candidate(1) == 2", None) is None
+    assert as_call("assert g(1) == 2", None) is not None
 
 
 @pytest.mark.parametrize("failure", ["sys.exit(3)", "exec('while True: pass')"])
