@@ -30,7 +30,6 @@ FILES = {
     "report": ("report.html", "report.md"),
 }  # fmt: skip
 ALL = [(stage, name) for stage, names in FILES.items() for name in names]
-MANIFESTS = [(stage, MANIFEST) for stage in FILES]
 
 
 def truncate(path: Path) -> None:
@@ -100,7 +99,8 @@ def spare(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_matrix_names_every_file_of_the_stages(made: Path) -> None:
     store = made / "store"
     places = [p.relative_to(store).parts for p in store.glob("[!.]*/**/*") if p.is_file()]
-    assert {(stage, "/".join(rest)) for stage, _, *rest in places} == {*ALL, *MANIFESTS}
+    manifests = {(stage, MANIFEST) for stage in FILES}
+    assert {(stage, "/".join(rest)) for stage, _, *rest in places} == {*ALL, *manifests}
 
 
 @pytest.mark.parametrize("damage", [truncate, holding(b""), Path.unlink, make_folder])
@@ -173,7 +173,8 @@ def test_lineage_ends_where_a_manifest_is_damaged(home: Path) -> None:
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-WITHOUT_POWERS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+# Makes root an ordinary user, who has to ask for permission.
+POWERLESS = () if os.geteuid() else ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 STAGES = ROOT / "tests" / "damage" / "three_stages.py"
 
 
@@ -186,25 +187,9 @@ def python(*before: str, script: Path, arguments: tuple[str, ...]) -> subprocess
     )  # fmt: skip
 
 
-def mounted(options: str, disk: Path) -> tuple[str, ...]:
-    """The beginning of a command that sees a disk of its own at `disk`, if this machine can."""
-    disk.mkdir(exist_ok=True)
-    return in_a_namespace('mount -t tmpfs -o "$0" none "$1"', options, str(disk))
-
-
-def mounted_read_only(folder: Path) -> tuple[str, ...]:
-    """The beginning of a command for which `folder`, as it is, lies on a read-only mount.
-
-    A user may not make a mount of the machine writable or read-only, only one of their own: so the
-    folder is mounted onto itself first.
-    """
-    twice = 'mount --bind "$1" "$1" && mount -o "$0,bind" "$1"'
-    return in_a_namespace(twice, "remount,ro", str(folder))
-
-
-def in_a_namespace(mount: str, options: str, disk: str) -> tuple[str, ...]:
+def in_a_namespace(mount: str, options: str, disk: Path) -> tuple[str, ...]:
     """The beginning of a command that runs after `mount` in a namespace of its own, or a skip."""
-    command = (*NAMESPACE, "sh", "-c", f'{mount} && shift && exec "$@"', options, disk)
+    command = (*NAMESPACE, "sh", "-c", f'{mount} && shift && exec "$@"', options, str(disk))
     if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False).returncode:
         pytest.skip("needs a kernel that lets a user mount in a namespace of its own")
     return command
@@ -218,7 +203,8 @@ def test_a_full_disk_never_leaves_a_published_stage_and_the_run_goes_on(
     made: Path, tmp_path: Path, what: str, options: str
 ) -> None:
     disk = tmp_path / "disk"
-    begun = mounted(options, disk)
+    disk.mkdir()
+    begun = in_a_namespace('mount -t tmpfs -o "$0" none "$1"', options, disk)
     done = python(*begun, script=STAGES.with_name("small_disk.py"), arguments=(str(disk), what))
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -233,20 +219,13 @@ def test_a_full_disk_never_leaves_a_published_stage_and_the_run_goes_on(
     assert found["digests"] == whole
 
 
-def powerless() -> tuple[str, ...]:
-    """Makes root an ordinary user, who has to ask for permission."""
-    if os.geteuid():
-        return ()
-    return WITHOUT_POWERS
-
-
 @pytest.mark.system
 def test_a_file_and_a_manifest_that_may_not_be_read_are_recomputed(store: Path) -> None:
     (weights,) = store.glob("sft/*/checkpoint/model.safetensors")
     (manifest,) = store.glob(f"report/*/{MANIFEST}")
     weights.chmod(0)
     manifest.chmod(0)
-    done = python(*powerless(), script=STAGES, arguments=(str(store),))
+    done = python(*POWERLESS, script=STAGES, arguments=(str(store),))
     assert done.stdout.splitlines() == [
         "collect: cached ()",
         f"sft: computed (sft/{weights.parents[1].name}: checkpoint/model.safetensors cannot be "
@@ -265,9 +244,11 @@ def test_a_store_that_cannot_be_written_is_a_clear_stop_and_stays_as_it_is(
     kept = weights.read_bytes()
     weights.unlink()
     before, folders = below(store), [store, *(p for p in store.rglob("*") if p.is_dir())]
-    begun, error = powerless(), errno.EACCES
+    begun, error = POWERLESS, errno.EACCES
     if how == "mount":  # where no permission is missing: root cannot write either
-        begun, error, folders = mounted_read_only(store), errno.EROFS, []
+        # A user may make only a mount of their own read-only: the folder goes onto itself first.
+        twice = 'mount --bind "$1" "$1" && mount -o "$0,bind" "$1"'
+        begun, error, folders = in_a_namespace(twice, "remount,ro", store), errno.EROFS, []
     for folder in folders:
         folder.chmod(0o555)
     try:
