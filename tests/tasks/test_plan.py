@@ -92,23 +92,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({}, REUSED, REUSED),
         ({"second": OTHER}, REUSED, computed("rate: 0.5 → 0.75")),
-        (
-            {"second": Knobs(parts=(Part(name="a"), Part(name="b", size=7)))},
-            REUSED,
-            computed("parts.b.size: 1 → 7"),
-        ),
+        ({"second": Knobs(parts=(Part(name="a"), Part(name="b", size=7)))},
+         REUSED, computed("parts.b.size: 1 → 7")),
         ({"second": Knobs(how=How(workers=9))}, REUSED, REUSED),  # how, and not what
         ({"second": Knobs(rate=0.75, how=How(workers=9))}, REUSED, computed("rate: 0.5 → 0.75")),
         ({"first": Knobs(later=2)}, computed("later: 0 → 2"), computed("after gather")),
         ({"seed": 4}, computed("seed: 0 → 4"), computed("after gather")),
         ({"force": frozenset({"gather"})}, computed("forced"), computed("after gather")),
-        (
-            {"first": Knobs(rate=0.1), "second": OTHER},
-            computed("rate: 0.5 → 0.1"),
-            computed("after gather; rate: 0.5 → 0.75"),
-        ),
+        ({"first": Knobs(rate=0.1), "second": OTHER},
+         computed("rate: 0.5 → 0.1"), computed("after gather; rate: 0.5 → 0.75")),
     ],
-)
+)  # fmt: skip
 def test_what_is_there_is_reused_and_what_differs_is_named(made, asked, first, second):
     assert actions(planned(made, **asked)) == [first, second]
 
