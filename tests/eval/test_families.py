@@ -34,12 +34,6 @@ def run_program(text: str, case_input: str) -> str:
     return str(eval(expression, {"a": a, "b": b, "max": max, "min": min}))
 
 
-def is_right(problem: Problem, text: str) -> bool:
-    if problem.domain == "math":
-        return eval(boxed(text)) == int(problem.answer or "")
-    return all(run_program(text, c.input) == c.output.strip() for c in problem.tests.cases)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_never_come_twice_and_a_longer_run_begins_with_the_shorter(family):
     made = problems(family, 1000)
@@ -87,7 +81,7 @@ def test_a_teacher_that_never_errs_and_never_gives_up_finds_an_answer_that_fits_
         assert text.startswith("<think>\n")
         assert text.count("</think>") == 1
         if family is countdown:
-            assert is_right(p, text)
+            assert eval(boxed(text)) == int(p.answer or "")
             numbers = sorted(map(int, re.findall(r"\d+", boxed(text))))
             assert numbers == sorted(p.numbers or ())
         else:  # the two examples leave room for other functions: the hidden tests decide

@@ -40,13 +40,6 @@ def groups(path: Path) -> list[pq.RowGroupMetaData]:
     return [metadata.row_group(i) for i in range(metadata.num_row_groups)]
 
 
-def read_apart(path: Path) -> tuple[str, int]:
-    """What reading the file in a process of its own says, and the megabytes that it takes."""
-    script = READ.format(root=str(ROOT / ".package"), path=str(path))
-    said, grown = output_of(sys.executable, "-c", script).splitlines()
-    return said, int(grown)
-
-
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rules on a scale that tests can afford."""
@@ -90,10 +83,11 @@ def test_one_text_repeated_a_hundred_thousand_times_fills_no_memory(tmp_path: Pa
                    dictionary_pagesize_limit=1 << 30)  # fmt: skip
     assert path.stat().st_size < MIB
     assert rows_of_longest(path, groups(path)) == 15
-    said, grown = read_apart(path)
+    script = READ.format(root=str(ROOT / ".package"), path=str(path))
+    said, megabytes = output_of(sys.executable, "-c", script).splitlines()
     assert "bomb.parquet is damaged after row " in said
     assert "over 500 times its size" in said
-    assert grown < 2_000
+    assert int(megabytes) < 2_000
 
 
 def test_an_ordinary_dictionary_makes_no_batch_smaller(tmp_path: Path) -> None:

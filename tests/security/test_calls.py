@@ -37,16 +37,15 @@ FORBIDDEN = {
 
 
 @cache
-def calls() -> tuple[tuple[str, str, ast.Call], ...]:
+def calls() -> list[tuple[str, str, ast.Call]]:
     """(file, dotted name of the function, call) of every call in the product."""
-    return tuple(_calls())
-
-
-def _calls() -> Iterator[tuple[str, str, ast.Call]]:
-    for file in sorted(f for folder in SOURCE for f in (ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call):
-                yield str(file.relative_to(ROOT)), _dotted(node.func), node
+    files = sorted(f for folder in SOURCE for f in (ROOT / folder).rglob("*.py"))
+    nodes = ((f, node) for f in files for node in ast.walk(ast.parse(f.read_text())))
+    return [
+        (str(f.relative_to(ROOT)), _dotted(node.func), node)
+        for f, node in nodes
+        if isinstance(node, ast.Call)
+    ]
 
 
 def _dotted(node: ast.expr) -> str:
@@ -58,10 +57,6 @@ def _dotted(node: ast.expr) -> str:
 
 def keyword(call: ast.Call, name: str) -> str:
     return next((ast.unparse(k.value) for k in call.keywords if k.arg == name), "")
-
-
-def unpacked(call: ast.Call) -> set[str]:
-    return {ast.unparse(k.value).rpartition(".")[2] for k in call.keywords if k.arg is None}
 
 
 def test_no_call_reads_a_pickle_or_starts_a_shell() -> None:
@@ -79,7 +74,8 @@ def test_every_model_and_tokenizer_is_loaded_without_pickle_and_without_code() -
         if name.startswith("GenerationConfig"):  # JSON alone
             continue
         rule = "WEIGHTS" if "Model" in name else "NO_CODE"
-        assert rule in unpacked(call), f"{file}: {name} without **{rule}"
+        unpacked = {ast.unparse(k.value).rpartition(".")[2] for k in call.keywords if not k.arg}
+        assert rule in unpacked, f"{file}: {name} without **{rule}"
     assert not [f for f, _, c in calls() if keyword(c, "trust_remote_code") not in ("", "False")]
     assert not [
         f for f, n, c in calls() if n == "torch.load" and keyword(c, "weights_only") != "True"

@@ -192,15 +192,11 @@ def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
     return found.model_copy(update={"metrics": {"rollout_steps": 4.0}}), bench
 
 
-def points(out: Path) -> list[tuple[int, dict[str, float]]]:
-    return [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)]
-
-
 def test_the_curve_has_a_point_and_the_cost_of_every_kept_model(learner, tmp_path):
     priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
     settings = LEARNING.model_copy(update={"engine_runtime": priced})
     out, metrics = run(tmp_path, settings, trained(tmp_path, 1, 2))
-    assert points(out) == [
+    assert [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)] == [
         (1, {"accuracy/alpha": pytest.approx(1 / 3)}),
         (2, {"accuracy/alpha": pytest.approx(2 / 3)}),
         (4, {"accuracy/alpha": 1.0}),

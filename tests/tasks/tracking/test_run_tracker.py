@@ -24,8 +24,6 @@ from klear.tasks.tracking.mlflow_client import Mlflow
 from klear.tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
 from klear.training.layout import METRICS, SHOWN
 
-AWAY = requests.exceptions.ConnectionError("refused")
-
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,12 +40,6 @@ def client(mlflow_uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=mlflow_uri)
 
 
-def messages() -> Tracker:
-    """Of a tracker whose messages do not look at their server."""
-    with patch.object(run_tracker, "Mlflow"):
-        return Tracker("somewhere")
-
-
 def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> StageLog:
     log = StageLog(tracker, parent, "rl", "key", params, work)
     assert tracker.flush()
@@ -56,7 +48,8 @@ def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> Stage
 
 def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
     heard: list[str] = []
-    queue = messages()
+    with patch.object(run_tracker, "Mlflow"):  # its messages do not look at their server
+        queue = Tracker("somewhere")
     with caplog.at_level(logging.WARNING, "klear"):
         queue.put("the note", Mock(side_effect=ValueError("no such column")))
         queue.put("next", lambda _: heard.append("next"))
@@ -180,7 +173,7 @@ class Unreachable:
 
     def __getattr__(self, name: str) -> Any:
         if self.away.is_set():
-            raise AWAY
+            raise requests.exceptions.ConnectionError("refused")
         return getattr(self._server, name)
 
 
