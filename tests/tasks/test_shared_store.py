@@ -169,23 +169,17 @@ def test_racing_writers_leave_one_whole_result(s3, tmp_path):
 
 
 def test_a_forced_result_replaces_the_shared_one_that_was_seen_and_no_other(url, tmp_path):
-    here, there = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
+    here, there, third = (SharedStore(tmp_path / name, url) for name in "abc")
     made(here, rows="old")
-    assert fetched(there) == "old"
+    assert fetched(there) == fetched(third) == "old"
     made(here, rows="new here")
-    assert fetched(SharedStore(tmp_path / "c", url)) == "new here"
+    assert fetched(SharedStore(tmp_path / "d", url)) == "new here"
     uploads = {name.split("/")[2] for name in here.objects.sizes()}
     assert len(uploads) == 2  # the manifest and one folder: the old files are gone
     assert made(there, rows="new there").file("rows.jsonl").read_text() == "new here"
     assert problems(here) == []
-
-
-def test_what_another_machine_forced_is_taken_over_at_the_next_cache_hit(disk, tmp_path):
-    here, there = SharedStore(tmp_path / "a", disk), SharedStore(tmp_path / "b", disk)
-    made(here, rows="old")
-    assert fetched(there) == "old"
-    made(here, rows="new")
-    assert reused(SharedStore(tmp_path / "b", disk)).file("rows.jsonl").read_text() == "new"
+    at_the_next_hit = reused(SharedStore(tmp_path / "c", url))
+    assert at_the_next_hit.file("rows.jsonl").read_text() == "new here"
 
 
 @pytest.mark.parametrize("wrong", ["nonsense://x/y", "abfs://bucket/x"])
