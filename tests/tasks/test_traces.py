@@ -73,9 +73,8 @@ def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, t
     more = jsonl(tmp_path / "more.jsonl", *[{"question": "Three?", "response": "3"}] * 3)
     other = EngineSettings(kind="recorded", model="other", files=(str(more),))
     samples, counts = answered(tmp_path / "out", collected, fallback=other)
-    assert [s[:2] for s in samples] == [("One?", "R1")] * 3 + [("Two?", "R1")] + [
-        ("Three?", "other")
-    ] * 3
+    ours, others = [("One?", "R1")] * 3 + [("Two?", "R1")], [("Three?", "other")] * 3
+    assert [s[:2] for s in samples] == ours + others
     assert counts["problems_without_answer"] == 0
 
 
@@ -85,18 +84,20 @@ def test_a_killed_stage_keeps_each_published_answer_once(collected, tmp_path):
     assert answered(tmp_path / "out", collected) == (samples, counts)
 
 
+def graph_of(source: str, **told: Any) -> tuple[Source, dict[str, tuple[str, ...]]]:
+    """What is read of a source of the catalogue, and by which stages what is read."""
+    told |= {"collect": {"sources": [{"use": source}]}}
+    benchmarks = {"sources": [{"use": "aime24"}]}
+    settings = Pipeline.model_validate({"profile": "x", "benchmarks": benchmarks, **told})
+    inputs = {name: call.inputs for name, call in calls(settings).items()}
+    return settings.collect.to_read(0), inputs
+
+
 def test_the_graph_gives_the_rows_to_the_stage_that_takes_their_answers():
     engine = {"kind": "recorded", "from": "catalogue"}
     teachers = {"distill": {"engine": engine}, "sample": {"engine": {"kind": "scripted"}}}
-    rows = {"sources": [{"use": "deepmath"}]}
-    told = {"profile": "x", "collect": rows, "benchmarks": {"sources": [{"use": "aime24"}]}}
-    settings = Pipeline.model_validate(told | teachers)
-    assert settings.collect.to_read(0).trace_fields == (
-        "r1_solution_1",
-        "r1_solution_2",
-        "r1_solution_3",
-    )
-    inputs = {name: call.inputs for name, call in calls(settings).items()}
+    source, inputs = graph_of("deepmath", **teachers)
+    assert source.trace_fields == ("r1_solution_1", "r1_solution_2", "r1_solution_3")
     assert inputs["distill"] == ("decontaminate", "collect")
     assert inputs["sample"] == ("filter_tests",)
 
@@ -145,13 +146,10 @@ def test_published_pass_rates_say_how_hard_a_problem_is(rated, tmp_path):
 
 
 def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
-    rows = {"sources": [{"use": "polaris"}]}
-    told = {"profile": "x", "collect": rows, "benchmarks": {"sources": [{"use": "aime24"}]}}
-    told |= {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
+    told = {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
     told |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
-    settings = Pipeline.model_validate(told)
-    assert settings.collect.to_read(0).pass_rate_field == "difficulty"
-    inputs = {name: call.inputs for name, call in calls(settings).items()}
+    source, inputs = graph_of("polaris", **told)
+    assert source.pass_rate_field == "difficulty"
     assert inputs["difficulty"] == ("decontaminate", "collect")
     assert inputs["filter_rl"] == ("filter_tests", "collect")
     assert not {"sample", "judge_rl", "rate", "judge_rate"} & set(inputs)
@@ -161,12 +159,10 @@ def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
     ("wrong", "message"),
     [
         ({"engine": {"kind": "openai", "from": "catalogue"}}, "goes with kind=recorded"),
-        (
-            {"engine": {"kind": "scripted"}, "fallback": {"kind": "scripted"}},
-            "fallback needs engine",
-        ),
+        ({"engine": {"kind": "scripted"}, "fallback": {"kind": "scripted"}},
+         "fallback needs engine"),
     ],
-)
+)  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(wrong, message):
     with pytest.raises((ValueError, ConfigError), match=message):
         SampleSettings.model_validate(wrong)
