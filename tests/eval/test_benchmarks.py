@@ -197,9 +197,3 @@ def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
     low, high = metrics.sample_interval(rows, resamples=20_000, seed=0)
     assert (low, high) == (np.percentile(exact, 2.5), np.percentile(exact, 97.5))
     assert metrics.sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (0.5, 0.5)
-
-
-def test_zero_of_thirty_does_not_rule_out_one_in_eleven():
-    bound = metrics.upper_bound_of_zero(30)
-    assert (1 - bound) ** 30 == pytest.approx(0.05)
-    assert bound == pytest.approx(3 / 30, rel=0.06)
