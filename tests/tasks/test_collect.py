@@ -206,8 +206,8 @@ def test_what_is_read_in_pieces_is_what_the_files_hold(tmp_path, settings):
     assert metrics["rejected/refers"] == 1  # the table has no row 2
 
 
-@pytest.mark.parametrize("fails_at", [1, 4, 7])
-def test_a_run_that_failed_goes_on_to_the_same_digest(tmp_path, settings, monkeypatch, fails_at):
+def cut_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[module.Part]:
+    """The parts as they are read from now on; the wire is cut after one row of this one."""
     read: list[module.Part] = []
     real = module.read_source
 
@@ -215,11 +215,17 @@ def test_a_run_that_failed_goes_on_to_the_same_digest(tmp_path, settings, monkey
         read.append(part)
         rows = real(part, *rest)
         yield next(rows)
-        if len(read) == fails_at + 7:
+        if len(read) == number:
             raise ConnectionError("the wire is cut")
         yield from rows
 
     monkeypatch.setattr(module, "read_source", fails)
+    return read
+
+
+@pytest.mark.parametrize("fails_at", [1, 4, 7])
+def test_a_run_that_failed_goes_on_to_the_same_digest(tmp_path, settings, monkeypatch, fails_at):
+    read = cut_in(fails_at + 7, monkeypatch)
     undisturbed = collected(tmp_path / "whole", settings)
     with pytest.raises(ConnectionError):
         collected(tmp_path / "cut", settings)
@@ -238,19 +244,10 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
     settings = CollectSettings(root=str(tmp_path), sources=(source("large.jsonl"),))
     whole = collected(tmp_path / "whole", settings)
     monkeypatch.setattr(module, "PART_BYTES", size // 10)
-    read: list[int] = []
-    real = module.read_source
-
-    def fails(part, *rest):
-        read.append(part.pieces[0].cut.before)
-        if len(read) == 7:
-            raise ConnectionError("the wire is cut")
-        return real(part, *rest)
-
-    monkeypatch.setattr(module, "read_source", fails)
+    read = cut_in(7, monkeypatch)
     with pytest.raises(ConnectionError):
         collected(tmp_path / "cut", settings)
-    assert 55 < read[-1] < 70
+    assert 55 < read[-1].pieces[0].cut.before < 70
     assert collected(tmp_path / "cut", settings) == whole
     assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
     assert read[7] == read[6]
@@ -283,7 +280,8 @@ def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
 
 def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    jsonl(tmp_path / "hub" / "train.jsonl", {"problem": "1+1?", "answer": "2"})
+    row = {"problem": "1+1?", "answer": "2"}
+    jsonl(tmp_path / "hub" / "train.jsonl", row)
     source = Source(name="h", kind="hub", dataset=str(tmp_path / "hub"))
     settings = CollectSettings(sources=(source,))
     commits = iter(["a" * 40, "b" * 40])
@@ -291,15 +289,11 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collected(tmp_path / "out", settings)
-    monkeypatch.setattr(
-        module, "read_source", lambda *_: iter([module.Collected(_PROBLEM, [], None)])
-    )
+    read = [module.Collected(module.to_problem(row, source), [], None)]
+    monkeypatch.setattr(module, "read_source", lambda *_: iter(read))
     collected(tmp_path / "out", settings)
     (facts,) = json.loads((tmp_path / "out" / "sources.json").read_text())
     assert facts["revision"] == "a" * 40
-
-
-_PROBLEM = module.to_problem({"problem": "1+1?", "answer": "2"}, Source(name="h", files=("x",)))
 
 
 def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
