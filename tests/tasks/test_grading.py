@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from shared_data import DATA, shared_rows
 
 from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.engines import EngineSettings
@@ -13,7 +14,6 @@ from klear.configs.settings.judging import JudgeSettings
 from klear.eval.judge.grades import GRADED, TAIL_CHARS, Grade, Graded, compare, read_graded
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.row_files import read_rows
 from klear.eval.tables import read_table, write_table
 from klear.tasks.answers.judge import judge
 from klear.tasks.report import grading
@@ -192,9 +192,8 @@ def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
     assert row.tail.endswith("the end")
 
 
-FILE = Path(__file__).parents[3] / "shared" / "data" / "skythought_cot" / "aime24.jsonl.gz"
 ENGINE = EngineSettings(
-    kind="recorded", files=(str(FILE),), grade_field="correct",
+    kind="recorded", files=(f"{DATA}/skythought_cot/aime24.jsonl.gz",), grade_field="correct",
     think_tags=("<|begin_of_thought|>", "<|end_of_thought|>"),
     solution_tags=("<|begin_of_solution|>", "<|end_of_solution|>"),
 )  # fmt: skip
@@ -203,9 +202,7 @@ ENGINE = EngineSettings(
 def test_every_model_gets_its_published_score_on_aime24():
     """990 graded answers of 32 fine-tunes. Two grades of truncated answers are not ours (the
     report of `replay` shows both), so all scores together may be off by two answers."""
-    if not FILE.exists():
-        pytest.skip("needs ../shared/data/skythought_cot/aime24.jsonl.gz")
-    rows = (row.value for row in read_rows(FILE) if row.value)
+    rows = shared_rows("skythought_cot/aime24")
     asked = (Problem(domain="math", prompt=r["question"], answer=str(r["gt"])) for r in rows)
     problems = {p.id: p for p in asked}
     found = [r for r in recordings(ENGINE) if isinstance(r, Recording)]

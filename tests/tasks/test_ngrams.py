@@ -198,23 +198,17 @@ def true_pairs(items: list[tuple[str, str]], rows: list[tuple[str, str]]) -> set
     return pairs
 
 
-OTHER_TYPESETTING = {
-    "aime24": (
-        ("aime24/test", "problem", "expected_answer"),
-        ("aimo_validation_aime/train", "question", "answer"),
-        30,
-    ),
-    "hmmt_feb_2025": (
-        ("hmmt_feb_2025/test", "problem", "solution"),
-        ("comp_math_24_25/test", "problem", "expected_answer"),
-        29,  # problem 24 of 30 is not in that collection
-    ),
-}
-
-
-@pytest.mark.parametrize("benchmark", OTHER_TYPESETTING)
-def test_alnum_finds_every_problem_in_other_typesetting(benchmark: str):
-    (name, text, gold), (other, other_text, other_gold), expected = OTHER_TYPESETTING[benchmark]
+@pytest.mark.parametrize(
+    ("items_of", "rows_of", "expected"),
+    [
+        (("aime24/test", "problem", "expected_answer"),
+         ("aimo_validation_aime/train", "question", "answer"), 30),
+        (("hmmt_feb_2025/test", "problem", "solution"),
+         ("comp_math_24_25/test", "problem", "expected_answer"), 29),  # problem 24 is not in it
+    ],
+)  # fmt: skip
+def test_alnum_finds_every_problem_in_other_typesetting(items_of, rows_of, expected):
+    (name, text, gold), (other, other_text, other_gold) = items_of, rows_of
     items = [(row[text], row[gold]) for row in shared_rows(name)]
     rows = [(row[other_text], row[other_gold]) for row in shared_rows(other)]
     true = true_pairs(items, rows)
