@@ -9,23 +9,22 @@ large .jsonl or parquet file a share.
 
 import json
 from collections import Counter
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 from klear.configs.settings.sources import CollectSettings
-from klear.eval.records import Problem, PublishedRate, Rejected, Trace
-from klear.eval.tables import ArrowWriter, arrow_schema, read_table, row_groups
+from klear.eval.records import Rejected
+from klear.eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
 from klear.tasks.data.sources import (
     COUNTS,
     KEPT,
     PART_BYTES,
-    PASS_RATES,
     REJECTED,
-    TRACES,
     collect_part,
     collected_files,
     planned,
+    tables_of,
 )
 from klear.tasks.stage.parts import computed_parts
 from klear.tasks.stage.stage import Metrics, stage
@@ -51,28 +50,17 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     counts: Counter[str] = Counter()
     place = scratch / f"parts-{PART_BYTES}"
     folders = computed_parts(place, parts, compute, settings.runtime.workers)
-    traced = settings.traces and any(source.trace_fields for source in settings.sources)
-    rated = settings.pass_rates and any(source.pass_rate_field for source in settings.sources)
-    with (
-        closing(folders),
-        ArrowWriter(out / KEPT, arrow_schema(Problem)[0]) as kept,
-        ArrowWriter(out / REJECTED, arrow_schema(Rejected)[0]) as rejected,
-        ArrowWriter(out / TRACES, arrow_schema(Trace)[0]) if traced else nullcontext() as traces,
-        ArrowWriter(out / PASS_RATES, arrow_schema(PublishedRate)[0])
-        if rated
-        else nullcontext() as rates,
-    ):
+    wanted = tables_of(map(settings.to_read, range(len(settings.sources))))
+    with closing(folders), ExitStack() as stack:
+        tables = {
+            name: stack.enter_context(ArrowWriter(out / name, arrow_schema(record)[0]))
+            for name, record in wanted.items()
+        }
         for number, (part, folder) in enumerate(zip(parts, folders, strict=True)):
             name = settings.sources[part.source].name
-            for table in row_groups(folder / KEPT):
-                kept.write(table)
-                counts["not_judgeable"] += table.column("judgeable").to_pylist().count(False)
-            for table in row_groups(folder / REJECTED):
-                rejected.write(table)
-            for published, name_of_it in ((traces, TRACES), (rates, PASS_RATES)):
-                if published and (folder / name_of_it).exists():
-                    for table in row_groups(folder / name_of_it):
-                        published.write(table)
+            for file, table in tables.items():
+                for group in row_groups(folder / file) if (folder / file).exists() else ():
+                    table.write(group)
             for count, rows in json.loads((folder / COUNTS).read_text()).items():
                 counts[f"{count}/{name}"] += rows
             if number == last[part.source] and not counts[f"kept/{name}"]:
@@ -93,9 +81,10 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
         for number, source in enumerate(settings.sources)
     ]
     (out / SOURCES).write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    counts["not_judgeable"] = sum(not judgeable for judgeable in column(out / KEPT, "judgeable"))
     in_order = sorted(counts.items(), key=lambda count: count[0].partition("/")[0])
     return {
-        **{"kept": kept.rows, "rejected": rejected.rows},
+        **{"kept": tables[KEPT].rows, "rejected": tables[REJECTED].rows},
         **{name: n for name, n in in_order if n or name.startswith("kept/")},
         "left_out": sum(n for name, n in in_order if name.startswith("left_out/")),
     }

@@ -6,15 +6,15 @@ imports Prefect, so that the worker processes of `collect` start in half a secon
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
-from klear.eval.records import Problem, PublishedRate, Rejected, Trace, problem_id
+from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
@@ -109,12 +109,10 @@ def _looked_up(source: Source, settings: CollectSettings) -> Tables:
         for piece in map(Piece, files) if files else [Piece(commit=resolved(table, name))]:
             found = texts.setdefault(key, {})
             for row in piece_rows(piece, table, Path(settings.root), name):
-                if table.key_field and row.value and _is_wanted(row.value, table.where):
-                    found[str(field_of(row.value, table.key_field))] = text_of(
-                        row.value, table.text_field
-                    )
-                elif not table.key_field:
-                    found[str(len(found))] = text_of(row.value or {}, table.text_field)
+                value, by = row.value or {}, table.key_field
+                if not by or (value and _is_wanted(value, table.where)):
+                    key = str(field_of(value, by) if by else len(found))
+                    found[key] = text_of(value, table.text_field)
     return texts
 
 
@@ -192,37 +190,41 @@ def why_not(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def tables_of(sources: Iterable[Source]) -> dict[str, type[Record]]:
+    """The files that rows of these sources go to, and what each holds."""
+    tables: dict[str, type[Record]] = {KEPT: Problem, REJECTED: Rejected}
+    for source in sources:
+        tables |= {TRACES: Trace} if source.trace_fields else {}
+        tables |= {PASS_RATES: PublishedRate} if source.pass_rate_field else {}
+    return tables
+
+
 def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: int) -> None:
     """Write the problems, their published answers, rejects and counts of one part to `folder`."""
     source = settings.to_read(part.source)
     left_out = 0
-    rated = bool(source.pass_rate_field)
-    with (
-        TableWriter(folder / KEPT, Problem) as kept,
-        TableWriter(folder / REJECTED, Rejected) as rejected,
-        TableWriter(folder / TRACES, Trace) if source.trace_fields else nullcontext() as traces,
-        TableWriter(folder / PASS_RATES, PublishedRate) if rated else nullcontext() as rates,
-    ):
+    with ExitStack() as stack:
+        tables = {
+            name: stack.enter_context(TableWriter(folder / name, record))
+            for name, record in tables_of([source]).items()
+        }
         for number, row in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Collected):
-                kept.write(row.problem)
+                tables[KEPT].write(row.problem)
                 of_it = {"problem_id": row.problem.id}
-                if traces:
-                    for trace in row.traces:
-                        traces.write(trace.model_copy(update=of_it))
-                if rates and row.rate:
-                    rates.write(row.rate.model_copy(update=of_it))
+                for trace in row.traces:
+                    tables[TRACES].write(trace.model_copy(update=of_it))
+                if row.rate:
+                    tables[PASS_RATES].write(row.rate.model_copy(update=of_it))
             elif row:
-                rejected.write(row)
+                tables[REJECTED].write(row)
             left_out += row is None
             if number % ROWS_PER_REPORT == 0:
                 report(0, 0, f"{source.name}: {number:,} rows")
-            if kept.rows == source.limit:
+            if tables[KEPT].rows == source.limit:
                 break
-    counts = {"kept": kept.rows, "rejected": rejected.rows, "left_out": left_out}
-    counts |= {"traces": traces.rows} if traces else {}
-    counts |= {"pass_rates": rates.rows} if rates else {}
-    (folder / COUNTS).write_text(json.dumps(counts))
+    counts = {Path(name).stem: table.rows for name, table in tables.items()}
+    (folder / COUNTS).write_text(json.dumps({**counts, "left_out": left_out}))
 
 
 def read_source(
