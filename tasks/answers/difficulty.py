@@ -4,7 +4,7 @@ Or its source does, where it is known how hard a source's problems are.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -45,34 +45,25 @@ class Tally:
         """passed / scored in [0, 1]; None when nothing was scored."""
         return self.passed / self.scored if self.scored else None
 
-
-def tally(scores: Iterable[Score]) -> dict[str, Tally]:
-    """problem_id → Tally, in one pass."""
-    tallies: dict[str, Tally] = {}
-    for score in scores:
-        counted = tallies.setdefault(score.problem_id, Tally())
-        counted.samples += 1
-        counted.scored += not score.unscored
-        counted.passed += bool(score.correct)
-    return tallies
-
-
-def published_tally(rates: Iterable[PublishedRate]) -> dict[str, Tally]:
-    """problem_id → Tally of the pass rates that rows bring; those of one problem are added up."""
-    tallies: dict[str, Tally] = {}
-    for rate in rates:
-        counted = tallies.setdefault(rate.problem_id, Tally(published=True))
-        counted.samples += rate.answers
-        counted.scored += rate.answers
-        counted.passed += rate.rate * rate.answers
-    return tallies
+    def add(self, answers: int, scored: int, passed: float) -> None:
+        self.samples += answers
+        self.scored += scored
+        self.passed += passed
 
 
 def tallies_of(evidence: Artifact) -> dict[str, Tally]:
-    """Of the scores of a judge stage, or of the pass rates that `collect` found in rows."""
+    """problem_id → Tally, of the scores of a judge stage, or of the pass rates that `collect` found
+    in rows: those of one problem are added up."""
+    tallies: dict[str, Tally] = {}
     if evidence.stage != "collect":
-        return tally(read_table(evidence.file("scores.parquet"), Score))
-    return published_tally(read_table(evidence.file(PASS_RATES), PublishedRate))
+        for score in read_table(evidence.file("scores.parquet"), Score):
+            counted = tallies.setdefault(score.problem_id, Tally())
+            counted.add(1, not score.unscored, bool(score.correct))
+        return tallies
+    for rate in read_table(evidence.file(PASS_RATES), PublishedRate):
+        counted = tallies.setdefault(rate.problem_id, Tally(published=True))
+        counted.add(rate.answers, rate.answers, rate.rate * rate.answers)
+    return tallies
 
 
 def published_among(tallies: Mapping[str, Tally]) -> Metrics:
