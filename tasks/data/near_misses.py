@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from klear.configs.settings.data import HASHING, NearMissSettings
 from klear.eval.records import Record
-from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
-from klear.tasks.data.overlaps import COLUMNS, LEAK_COVERAGE, LONGEST_TEXT
+from klear.eval.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
+from klear.tasks.data.overlaps import COLUMNS, LEAK_COVERAGE, shortened
 from klear.tasks.data.split_rows import TablePart, table_parts
 from klear.tasks.report.page import Page, render
 from klear.tasks.stage.parts import computed_parts
@@ -123,22 +123,18 @@ def near_part(
                 "item_id": standing["id"],
                 "cosine": np.round(found[row, benchmark].astype(float), 4),
                 "leak": np.zeros(len(row), np.bool_),
-                "row": _shortened(short.column("prompt")),
-                "item": _shortened(standing["prompt"]),
+                "row": shortened(short.column("prompt")),
+                "item": shortened(standing["prompt"]),
             }
             near.write(pa.table(columns, schema=SCHEMA))
             before += len(batch)
 
 
-def _shortened(texts: Any) -> Any:
-    return pc.call_function("utf8_slice_codeunits", [texts], pc.SliceOptions(0, LONGEST_TEXT))
-
-
 def encoder_files(settings: NearMissSettings) -> list[Path]:
     """Those of a local encoder."""
-    folder = Path(settings.model)
-    wanted = folder.is_dir() and not settings.base_url
-    return sorted(f for f in folder.rglob("*") if f.is_file()) if wanted else []
+    if settings.base_url:
+        return []
+    return sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
 
 
 @stage(version=1, reads=encoder_files, group="data")
@@ -162,8 +158,7 @@ def near_misses(
     shared = pq.read_table(found.file("hits.parquet"), columns=[*columns, "coverage"])
     half = shared.filter(pc.field("coverage") >= LEAK_COVERAGE)
     leaks = set(zip(*(half[name].to_pylist() for name in columns), strict=True))
-    counts: Counter[str] = Counter()
-    by_benchmark: Counter[tuple[str, bool]] = Counter()
+    counts: Counter[tuple[str, str, bool]] = Counter()
     with closing(parts), ArrowWriter(out / NEAR, SCHEMA) as near:
         for folder in parts:
             for table in row_groups(folder / NEAR):
@@ -171,29 +166,23 @@ def near_misses(
                 known = [pair in leaks for pair in pairs]
                 place = SCHEMA.get_field_index("leak")
                 near.write(table.set_column(place, "leak", pa.array(known, pa.bool_())))
-                named = zip(table["source"].to_pylist(), table["benchmark"].to_pylist(), known,
-                            strict=True)  # fmt: skip
-                for of, benchmark, is_leak in named:
-                    by_benchmark[benchmark, is_leak] += 1
-                    if not is_leak:
-                        counts[f"near/{of}/{benchmark}"] += 1
-    _write_page(out, settings, pq.read_table(items, columns=["source"])["source"], by_benchmark)
-    leaked = sum(n for (_, is_leak), n in by_benchmark.items() if is_leak)
-    return {"near": counts.total(), "leaks": leaked, **counts}
+                of, benchmark = table["source"].to_pylist(), table["benchmark"].to_pylist()
+                counts.update(zip(of, benchmark, known, strict=True))
+    _write_page(out, settings, Counter(column(items, "source")))
+    missed = {f"near/{of}/{name}": n for (of, name, is_leak), n in counts.items() if not is_leak}
+    total = sum(missed.values())
+    return {"near": total, "leaks": counts.total() - total, **missed}
 
 
-def _write_page(
-    out: Path, settings: NearMissSettings, benchmarks: pa.ChunkedArray,
-    counts: Counter[tuple[str, bool]],
-) -> None:  # fmt: skip
+def _write_page(out: Path, settings: NearMissSettings, sizes: Counter[str]) -> None:
     """The nearest pairs that are no leaks by n-grams; memory holds the texts of those shown."""
     import pyarrow.dataset as ds
 
-    few = pq.read_table(out / NEAR, columns=["cosine", "leak"])
+    few = pq.read_table(out / NEAR, columns=["benchmark", "cosine", "leak"])
+    counts = Counter(zip(few["benchmark"].to_pylist(), few["leak"].to_pylist(), strict=True))
     places = np.flatnonzero(~few["leak"].to_numpy(zero_copy_only=False))
     order = np.argsort(-few["cosine"].to_numpy()[places], kind="stable")[:SHOWN]
     rows = ds.dataset(out / NEAR).take(pa.array(places[order], pa.int64()))
-    sizes = Counter(benchmarks.to_pylist())
     body = render(
         "near_misses.md",
         settings=settings,

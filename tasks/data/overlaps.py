@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -75,17 +75,16 @@ class Overlaps:
         items = ((item.benchmark, item.id, item.text[:LONGEST_TEXT]) for item in index.items)
         rows = [dict(zip(ITEM, item, strict=True)) for item in items]
         self._items = pa.Table.from_pylist(rows, pa.schema([HITS.field(name) for name in ITEM]))
-        codes = self._items["benchmark"].combine_chunks().dictionary_encode()
-        self._benchmark = codes.indices.to_numpy()
+        names = [item.benchmark for item in index.items]
+        _, self._benchmark = np.unique(names, return_inverse=True)
 
     def decide(self, rows: pa.RecordBatch) -> dict[int, str]:
         """Why rows (columns of ROW) must go, by number: n-grams at `min_coverage` or more."""
         found = self.index.search(rows.column("row"))
         near, place = np.unique(found.rows, return_inverse=True)
         short = rows.take(pa.array(near))
-        text, start = short.column("row").cast(pa.large_string()), pc.SliceOptions(0, LONGEST_TEXT)
-        text = pc.call_function("utf8_slice_codeunits", [text], start)
-        short = short.set_column(ROW.index("row"), "row", text)  # before it is repeated
+        text = shortened(short.column("row").cast(pa.large_string()))  # before it is repeated
+        short = short.set_column(ROW.index("row"), "row", text)
         listed = self._listed(found)
         for start in range(0, len(listed), HITS_AT_ONCE):
             some = listed[start : start + HITS_AT_ONCE]
@@ -119,6 +118,11 @@ class Overlaps:
             "whole_item": self.index.whole[found.entries[some]],
         }
         return pa.table({name: columns[name] for name in HITS.names}, schema=HITS)
+
+
+def shortened(texts: Any) -> Any:
+    """A column of texts, cut at LONGEST_TEXT."""
+    return pc.call_function("utf8_slice_codeunits", [texts], pc.SliceOptions(0, LONGEST_TEXT))
 
 
 def count_by_source(hits: Path) -> dict[tuple[str, str], tuple[int, int]]:
