@@ -58,10 +58,10 @@ def identified(evaluation: Evaluation) -> Evaluation:
     if engine.kind == "openai":
         where = f"at {urlsplit(engine.base_url).netloc}"
         found = {"model": engine.model, "checkpoint": where, "template": "of the endpoint"}
-    elif folder.is_dir():
+        return evaluation.model_copy(update=found)
+    if folder.is_dir():
         name = folder.parent.name if folder.name == "checkpoint" else folder.name
-        digest = content_digest(scan(folder))[:16]
-        found = {"model": name, "checkpoint": digest, "template": template_hash(folder)}
+        found = {"model": name, "checkpoint": content_digest(scan(folder))[:16]}
     else:  # a hub model's folder is named by the commit; the engine fetches the weights
         from huggingface_hub import snapshot_download
 
@@ -73,8 +73,7 @@ def identified(evaluation: Evaluation) -> Evaluation:
             raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
         pinned = engine.model_copy(update={"revision": folder.name})
         found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
-        found["template"] = template_hash(folder)
-    return evaluation.model_copy(update=found)
+    return evaluation.model_copy(update={**found, "template": template_hash(folder)})
 
 
 def settings_to_collect(name: str, file: Path | None) -> CollectSettings:

@@ -19,10 +19,9 @@ from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:
     """The files of a model that is a local folder: another content is another start."""
-    folder = Path(settings.model)
-    if settings.kind == "random" or not folder.is_dir():
+    if settings.kind == "random":
         return ()
-    return sorted(f for f in folder.rglob("*") if f.is_file())
+    return sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
 
 
 @stage(version=1, group="SFT", reads=local_model)

@@ -17,7 +17,7 @@ import orjson
 
 from klear.configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
 from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import MOST_REQUESTS, EngineRuntime, EngineSettings
+from klear.configs.settings.engines import MOST_REQUESTS, EngineRuntime
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings
 from klear.tasks.planning.work import Known, PastResult, StoreHistory, Work, kind_of
@@ -155,7 +155,9 @@ class Forecaster:
         binds, price = "", ""
         if isinstance(settings, SampleSettings) and settings.engine.kind == "openai":
             rate, binds = self._endpoint(s, alike)
-            price = _said_of_prices(settings.engine)
+            engine = settings.engine
+            unpriced = f"none known of {engine.model} at {engine.base_url}"
+            price = engine.prices.said if engine.prices else unpriced
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
@@ -267,12 +269,6 @@ class Forecaster:
     def _judging(self, s: Known, answers: float) -> float:
         workers = self.topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
-
-
-def _said_of_prices(engine: EngineSettings) -> str:
-    if engine.prices:
-        return engine.prices.said
-    return f"none known of {engine.model} at {engine.base_url}"
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
