@@ -111,8 +111,8 @@ def _looked_up(source: Source, settings: CollectSettings) -> Tables:
             for row in piece_rows(piece, table, Path(settings.root), name):
                 value, by = row.value or {}, table.key_field
                 if not by or (value and _is_wanted(value, table.where)):
-                    key = str(field_of(value, by) if by else len(found))
-                    found[key] = text_of(value, table.text_field)
+                    name_of_row = str(field_of(value, by) if by else len(found))
+                    found[name_of_row] = text_of(value, table.text_field)
     return texts
 
 
