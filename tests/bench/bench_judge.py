@@ -217,17 +217,23 @@ def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
     return found, started - before
 
 
-def throughput(corpus: list[Entry], workers: int) -> float:
-    """Tests per wall second of the whole judge with this many workers."""
+def answers_to(corpus: list[Entry], count: int) -> list[tuple[Problem, str, int]]:
+    """So many right answers, of which no two are the same text, for the judge."""
     problems = [
         Problem(domain="code", prompt=f"bench {i}", tests=suite_of(entry))
         for i, entry in enumerate(corpus)
     ]
-    answers = [
-        (problem, f"<think></think>```python\n{entry['src']}\n# {k}\n```", k)
-        for k in range(4)
-        for problem, entry in zip(problems, corpus, strict=True)
-    ]
+    found = []
+    for k in range(count):
+        place = k % len(corpus)
+        text = f"<think></think>```python\n{corpus[place]['src']}\n# {k}\n```"
+        found.append((problems[place], text, k))
+    return found
+
+
+def throughput(corpus: list[Entry], workers: int) -> float:
+    """Tests per wall second of the whole judge with this many workers."""
+    answers = answers_to(corpus, 4 * len(corpus))
     with Judge(JudgeSettings(runtime=JudgeRuntime(workers=workers))) as judge:
         assert all(score.correct for score in judge.judge_many(answers[: 8 * workers]))
         wall = time.monotonic()

@@ -26,7 +26,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from bench_judge import built_in_corpus, suite_of
+from bench_judge import answers_to, built_in_corpus
 from bench_judge import seconds as below_and_own
 from real_documents import documents, write_problems
 
@@ -34,7 +34,6 @@ from klear.configs.settings.data import DecontaminateSettings, DedupSettings, Pa
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.judge.judge import Judge
-from klear.eval.records import Problem
 from klear.tasks.data.collect import collect
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.dedup import dedup
@@ -99,18 +98,9 @@ def stages(inputs: Path, texts: list[str], answers: int) -> dict[str, Work]:
 
 
 def judging(answers: int) -> Work:
-    corpus = built_in_corpus()
-    problems = [
-        Problem.model_validate({"domain": "code", "prompt": f"{i}", "tests": suite_of(entry)})
-        for i, entry in enumerate(corpus)
-    ]
+    items = answers_to(built_in_corpus(), answers)
 
     def work(_: Path, workers: int, clock: Clock) -> list[str]:
-        items = []
-        for k in range(answers):
-            program = corpus[k % len(corpus)]["src"]
-            text = f"<think></think>```python\n{program}\n# {k}\n```"
-            items.append((problems[k % len(corpus)], text, k))
         with Judge(JudgeSettings(runtime=JudgeRuntime(workers=workers))) as judge:
             verdicts = [score.verdict for score in judge.judge_many(items)]
             clock.stop()
