@@ -144,14 +144,15 @@ def test_rows_that_where_leaves_out_are_counted(tmp_path, wanted, kept):
 def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monkeypatch, place):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     jsonl(tmp_path / "rows.jsonl", *({"key": k, "a": "1"} for k in ("x", "y", "z")))
-    rows = {"k": "x", "t": "X?", "n": 1}, {"k": "y", "t": "Y?", "n": 2}
-    jsonl(tmp_path / "said" / "train.jsonl", *rows)
-    where = {"files": ["said/train.jsonl"], "dataset": str(tmp_path / "said")}[place]
+    for file, rows in {"0": {"x": 1, "y": 2}, "1": {"z": 1}}.items():
+        told = ({"k": k, "t": f"{k}?", "n": n} for k, n in rows.items())
+        jsonl(tmp_path / "said" / f"train-{file}.jsonl", *told)
+    where = {"files": ["said/*.jsonl"], "dataset": str(tmp_path / "said")}[place]
     said = {place: where, "key_field": "k", "text_field": "t", "where": {"n": 1}}
     lookup = {"tables": {"said": said}, "index_field": "key"}
     read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
-    (problem,), rejected, _ = run(tmp_path, read)
-    assert (problem.prompt, len(rejected)) == ("X?", 2)
+    kept, rejected, _ = run(tmp_path, read)
+    assert ([p.prompt for p in kept], len(rejected)) == (["x?", "z?"], 1)
 
 
 # ---------------------------------------------------------------- a kill in the middle
