@@ -88,8 +88,9 @@ def server(machine: Machine, name: str) -> str:
     to_start = name in servers_here(machine) and name not in alive(machine)
     if wrong := (port_trouble if to_start else refusal)(machine, name):
         raise RuntimeError(wrong)
-    if to_start and machine.postgres and (wrong := database_trouble(machine, name)):
-        raise RuntimeError(f"Postgres at {machine.postgres.place}: {wrong}")
+    postgres = machine.postgres
+    if to_start and postgres and (wrong := database_trouble(postgres, name)):
+        raise RuntimeError(f"Postgres at {postgres.place}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 

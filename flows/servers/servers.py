@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from klear.configs.files import locked, replace_text
-from klear.configs.machine import MLFLOW_AUTH, Machine, load_machine, server_environment
+from klear.configs.machine import MLFLOW_AUTH, Machine, Postgres, load_machine, server_environment
 from klear.tasks.stage.graph import log_tail
 from klear.tasks.stage.supervise import descendants, is_alive
 
@@ -135,15 +135,15 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
     return {**inherited, **server_environment(machine, name)}
 
 
-def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
-    """Make what the command needs; ServersError for a Postgres that fails for `wait_s` seconds."""
+def prepare(machine: Machine, name: str) -> None:
+    """Make what the command needs; ServersError for a Postgres that fails for a minute."""
     for folder in ("prefect", "mlflow/artifacts", "logs"):
         (machine.home / folder).mkdir(parents=True, exist_ok=True)
-    if name in ("prefect", "mlflow") and machine.postgres:
-        deadline = time.monotonic() + wait_s
-        while wrong := database_trouble(machine, name):
+    if name in ("prefect", "mlflow") and (postgres := machine.postgres):
+        deadline = time.monotonic() + 60.0
+        while wrong := database_trouble(postgres, name):
             if time.monotonic() > deadline:
-                raise ServersError(f"Postgres at {machine.postgres.place}: {wrong}")
+                raise ServersError(f"Postgres at {postgres.place}: {wrong}")
             time.sleep(0.5)
     if name == "mlflow" and machine.password.get_secret_value():
         # MLflow's users: in its own database, or in a file beside it. Others may only read.
@@ -154,13 +154,11 @@ def prepare(machine: Machine, name: str, wait_s: float = 60.0) -> None:
         replace_text(machine.home / MLFLOW_AUTH, text)
 
 
-def database_trouble(machine: Machine, server: str) -> str:
-    """Why the Postgres database of a server cannot be used, in a line; '' if it can. One that is
-    missing is made; the servers themselves migrate it."""
+def database_trouble(postgres: Postgres, server: str) -> str:
+    """Why the database of a server cannot be used, in a line; '' if it can. One that is missing is
+    made; the servers themselves migrate it."""
     import psycopg2
 
-    postgres = machine.postgres
-    assert postgres is not None
     name = postgres.database(server)
 
     def connect(database: str) -> Any:
@@ -308,23 +306,22 @@ def up() -> None:
         if outdated := [name for name, p in running.items() if is_outdated(machine, name, p)]:
             names = ", ".join(outdated)
             raise ServersError(f"settings have changed since {names} started: first `klear down`")
-        # What they left behind.
-        stop([mark_of(machine, name) for name in NAMES if name not in running])
-        begun: dict[str, psutil.Process] = {}
+        missing = [mark_of(machine, name) for name in NAMES if name not in running]
+        stop(missing)  # what they left behind
         try:
-            _start_missing(machine, running, begun)
+            begun = _start_missing(machine, running)
         except BaseException:
-            stop([mark_of(machine, name) for name in begun])
+            stop(missing)
             raise
         took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         print(took if begun else "already up")
         print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_url}")
 
 
-def _start_missing(
-    machine: Machine, running: Mapping[str, psutil.Process], begun: dict[str, psutil.Process]
-) -> None:
-    """Both servers start at once, the worker and the registration of the forms behind Prefect."""
+def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str]:
+    """The names of what it starts: both servers at once, the worker and the registration of the
+    forms behind Prefect."""
+    begun: dict[str, psutil.Process] = {}
 
     def log_of(name: str) -> Path:
         return machine.home / "logs" / f"{name}.log"
@@ -353,6 +350,7 @@ def _start_missing(
     register_forms(machine)
     await_server(machine, "mlflow", partial(starts, "mlflow"))
     starts("worker")
+    return begun
 
 
 def await_server(machine: Machine, name: str, starts: Callable[[], bool] = lambda: True) -> None:
