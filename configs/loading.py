@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,11 +42,8 @@ def load_group(
     model: type[Group], overrides: Sequence[str], given: Mapping[str, Any] = {}
 ) -> Group:
     """One settings class from what is given and overrides; raises ConfigError as load_profile."""
-    data = dict(given)
-    for text in overrides:
-        apply_override(data, text)
     try:
-        return model.model_validate(data)
+        return model.model_validate(reduce(overridden, overrides, dict(given)))
     except ValidationError as error:
         raise ConfigError(dict.fromkeys(explain(error, model))) from None
 
@@ -79,20 +76,16 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
-    """`tiny-seed0`, and the first few differences from the profile, as in
-    `tiny-seed0 · sft.learning_rate=1e-4`."""
+    """`tiny-seed0 · sft.learning_rate=1e-4`, with the first few differences from the profile."""
     name = f"{settings.profile}-seed{settings.seed}"
     changed = first_few([f"{n}={value}" for n, value in differences(settings, profile)])
     return f"{name} · {', '.join(changed)}" if changed else name
 
 
 def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tuple[str, str]]:
-    """Dotted names of the settings with a meaning that differ, with the new value, in order;
-    default: from the shipped profile of that name, if any. An entry of a list that is left out is
-    null as a whole.
-
-    Profile and seed are left out: they are in every name.
-    """
+    """Dotted names of the settings with a meaning that differ, with the new value, in order; an
+    entry of a list that is left out is null as a whole. `profile` is by default the shipped one of
+    that name, if any; profile and seed, which are in every name, do not count."""
     if profile is None and settings.profile in profiles():
         profile = load_profile(settings.profile)
     now, before = (flat(meaning(s)) for s in (settings, profile or settings))
@@ -133,8 +126,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data or {}
 
 
-def apply_override(data: dict[str, Any], text: str) -> None:
-    """Change `data` in place as `a.b.0.c=value` says; raises ConfigError with one line.
+def overridden(data: dict[str, Any], text: str) -> dict[str, Any]:
+    """`data`, changed as `a.b.0.c=value` says; raises ConfigError with one line.
 
     A list entry is named by its index, `name` or `use` (`collect.sources.deepscaler.limit=5`).
     The value is YAML: `[a, b]`, `true`, `1e-6`, `null`.
@@ -144,7 +137,7 @@ def apply_override(data: dict[str, Any], text: str) -> None:
     if not equals or not all(keys):
         raise ConfigError([f"{text}: write key.key=value, as sft.epochs=2"])
     value = _as_json(value_text, f"{'.'.join(keys)}: {value_text[:60]!r} is no YAML")
-    data.update(_replaced(data, keys, json.loads(value)))
+    return _replaced(data, keys, json.loads(value))
 
 
 def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
