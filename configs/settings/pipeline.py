@@ -77,14 +77,12 @@ class Pipeline(Settings):
             return told
         code = cls.model_fields["rl_code"].default.model_dump(exclude_unset=True)
         said = layered({"rl_code": code}, told)
-        engines = (
-            told[name].get("engine") for name in SAMPLERS if isinstance(told.get(name), dict)
-        )
-        if any(isinstance(e, dict) and e.get("from") == "catalogue" for e in engines):
-            said = layered(said, {"collect": {"traces": True}})
-        stages = (said.get("difficulty"), "rater"), (said.get("filter_rl"), "pass_rates")
-        if any(isinstance(s, dict) and s.get(name) == "published" for s, name in stages):
-            said = layered(said, {"collect": {"pass_rates": True}})
+        for own in told.values():
+            match own:
+                case {"engine": {"from": "catalogue"}}:
+                    said = layered(said, {"collect": {"traces": True}})
+                case {"rater": "published"} | {"pass_rates": "published"}:
+                    said = layered(said, {"collect": {"pass_rates": True}})
         match said.pop("data", None):
             case None:
                 return said
