@@ -322,13 +322,8 @@ def with_launch(settings: Trained, topology: Topology) -> Trained:
     t, rl = topology, isinstance(settings, RLSettings)
     world = (rl and t.rl_gpus) or t.gpus or t.nodes
     processes = min(t.gpus_per_node or 1, world)
-    launch = Launch(
-        nodes=world // processes,
-        processes=processes,
-        gpus=processes if t.gpus_per_node else 0,
-        sharding=t.sharding,
-        launcher=t.launcher,
-        restarts=t.restarts,
-    )
+    how = t.model_dump(include={"sharding", "launcher", "restarts"})
+    gpus = processes if t.gpus_per_node else 0
+    launch = Launch(nodes=world // processes, processes=processes, gpus=gpus, **how)
     runtime = settings.runtime.model_copy(update={"launch": launch})
     return settings.model_copy(update={"runtime": runtime})
