@@ -116,11 +116,6 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def prices(stages: Plan) -> list[tuple[str, str]]:
-    """(stage, whose prices its cost rests on, or that none are known) of those at an endpoint."""
-    return [(s.stage, s.prices) for s in stages if s.prices]
-
-
 def summary(stages: Plan) -> str:
     """What the stages that are not reused take, and what the figures rest on, as Markdown."""
     todo = [s for s in stages if s.action != "reuse"]
@@ -141,7 +136,7 @@ def summary(stages: Plan) -> str:
         saved=[(s.stage, tokens(s.counts[SAVED])) for s in todo if s.counts.get(SAVED)],
         plan=stages,
         assumptions=assumptions(stages),
-        prices=prices(stages),
+        prices=[(s.stage, s.prices) for s in stages if s.prices],
     ).rstrip()
 
 
