@@ -75,8 +75,8 @@ class Call:
 
 def calls(s: Pipeline) -> dict[str, Call]:
     """Every stage of a run of `s` by its name, in the order of the run."""
-    traces = {n: ("collect",) for n, own in s if isinstance(own, SampleSettings)
-              and own.engine.origin == "catalogue"}  # fmt: skip
+    takes = {n: ("collect",) for n, own in s if isinstance(own, SampleSettings)
+             and own.engine.origin == "catalogue"}  # fmt: skip
     raters = {"model": ("rate", "judge_rate"), "published": ("collect",)}
     rated = raters.get(s.difficulty.rater, ("distill", "judge"))
     passed = "collect" if s.filter_rl.pass_rates == "published" else "judge_rl"
@@ -92,16 +92,14 @@ def calls(s: Pipeline) -> dict[str, Call]:
         Call(collect.named("benchmarks"), (), s.benchmarks),
         Call(dedup, ("collect",), s.dedup),
         Call(decontaminate, ("dedup", "benchmarks"), s.decontaminate),
-        Call(distill, ("decontaminate", *traces.get("distill", ())), s.distill),
+        Call(distill, ("decontaminate", *takes.get("distill", ())), s.distill),
         Call(judge, ("decontaminate", "distill"), s.judge),
-        Call(
-            distill.named("rate"), ("decontaminate", *traces.get("rate", ())), s.rate or s.distill
-        ),
+        Call(distill.named("rate"), ("decontaminate", *takes.get("rate", ())), s.rate or s.distill),
         Call(judge.named("judge_rate"), ("decontaminate", "rate"), s.judge),
         Call(difficulty, ("decontaminate", *rated), s.difficulty),
         Call(select, ("decontaminate", "distill", "judge", "difficulty"), s.select),
         Call(filter_tests, ("decontaminate",), s.filter_tests),
-        Call(distill.named("sample"), ("filter_tests", *traces.get("sample", ())), s.sample),
+        Call(distill.named("sample"), ("filter_tests", *takes.get("sample", ())), s.sample),
         Call(judge.named("judge_rl"), ("filter_tests", "sample"), s.judge_rl),
         Call(filter_rl, ("filter_tests", passed), s.filter_rl),
         # Recorded answers whose grades are published: the report lists every disagreement.
