@@ -303,8 +303,7 @@ def test_every_answer_token_is_scored_once_with_its_own_row(lengths, packed):
         answers = micro.input_ids[:, -micro.answers :]
         full = torch.ones_like(answers)
         advantage = (micro.advantage * full)[micro.mask]
-        positive = micro.positive if packed else micro.positive[:, None]
-        correct = (positive * full)[micro.mask]
+        correct = (micro.positive * full)[micro.mask]
         logps = micro.sampling_logp[micro.mask]
         rows = zip(answers[micro.mask].tolist(), advantage, correct, logps, strict=True)
         for token, a, p, logp in rows:

@@ -79,8 +79,8 @@ class MicroBatch:
     answers: int  # the last `answers` columns hold every answer token of the batch
     mask: Tensor  # [b, answers] bool: answer tokens; none: it keeps this process in step
     advantage: Tensor  # [b, 1]; packed: [1, answers]
-    positive: Tensor  # [b]; packed: [1, answers]
-    answer: Tensor  # [b, 1]; packed: [1, answers]: the answers by number, from 0
+    positive: Tensor  # as `advantage`
+    answer: Tensor  # as `advantage`: the answers by number, from 0
     old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
     position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
     sampling_logp: Tensor | None = None  # [b, answers]
@@ -158,20 +158,17 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
     prompt, index = torch.tensor(lengths, device=device), torch.tensor(rows, device=device)
     if packed:
         ids, first = torch.cat(tokens)[None], lengths[0]
-        row_of = torch.cat([torch.full_like(t, n) for n, t in enumerate(tokens)])[first:]
+        answer = torch.cat([torch.full_like(t, n) for n, t in enumerate(tokens)])[None, first:]
         positions = torch.cat([torch.arange(len(t), device=device) for t in tokens])[None]
-        mask = positions[:, first:] >= prompt[row_of]
-        answer = row_of[None]
-        advantage = rollout.advantage[index[row_of]][None]
-        positive = rollout.positive[index[row_of]][None]
+        mask = positions[:, first:] >= prompt[answer]
     else:
         ids = torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
         first = min(lengths)
+        answer = torch.arange(len(rows), device=device)[:, None]
         position = torch.arange(first, ids.shape[1], device=device)
         end = torch.tensor([len(t) for t in tokens], device=device)
         mask = (position >= prompt[:, None]) & (position < end[:, None])
-        answer = torch.arange(len(rows), device=device)[:, None]
-        advantage, positive = rollout.advantage[index, None], rollout.positive[index]
+    advantage, positive = rollout.advantage[index[answer]], rollout.positive[index[answer]]
     sampled = None
     if rollout.sampling_logp is not None:
         known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
