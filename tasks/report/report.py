@@ -32,6 +32,7 @@ SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
 TRAINED: Mapping[str, str] = {k: v for group in PANELS for k, v in group["stages"].items()}
 SCORES = "scores.md"
+Curves = Mapping[str, Mapping[str, Mapping[int, float]]]  # stage → metric → step → value
 ROLLOUTS_OPEN = 3
 # Stages whose answers one judge stage scored: (answers, verdicts, where the problems are).
 JUDGED = (
@@ -62,9 +63,10 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     """All the run has to say; absent stages have no section. `story`: what it planned and did."""
     outputs = Outputs(inputs)
     found = [e for e in outputs.evaluations() if e.results]
-    curves = {group["title"]: _curves(outputs, **group) for group in PANELS}
-    trained = [a for a in outputs.all if a.stage in TRAINED]
-    counts = {TRAINED[a.stage]: read_off_policy(a.folder) for a in trained}
+    trained = {n: curves_of(path) for n in TRAINED if (path := outputs.file(n, METRICS))}
+    curves = {group["title"]: _curves(trained, **group) for group in PANELS}
+    models = [a for a in outputs.all if a.stage in TRAINED]
+    counts = {TRAINED[a.stage]: read_off_policy(a.folder) for a in models}
     label = f"{profile or 'unlabelled'} profile"
     body = render(
         "report.md",
@@ -74,7 +76,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         story=story,
         summary=summary_text(story, scores_table(found), story.links if story else {}),
         curves=curves,
-        alarms=_alarms(outputs),
+        alarms=_alarms(trained),
         off_policy={title: by_entropy(summed(found)) for title, found in counts.items() if found},
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
@@ -127,11 +129,10 @@ def _graded(outputs: Outputs, stages: Mapping[str, str]) -> list[tuple[str, Grad
 
 
 def _curves(
-    outputs: Outputs, stages: Mapping[str, str], panel: Sequence[Mapping[str, Any]], **_: str
+    trained: Curves, stages: Mapping[str, str], panel: Sequence[Mapping[str, Any]], **_: str
 ) -> list[Figure]:
     """The panels that have a metric, of each stage in turn, on one scale."""
-    paths = {name: path for name in stages if (path := outputs.file(name, METRICS))}
-    curves = {name: curves_of(path) for name, path in paths.items()}
+    curves = {name: trained[name] for name in stages if name in trained}
     figures = []
     for wanted in panel:
         drawn = {
@@ -149,14 +150,12 @@ def _curves(
     return figures
 
 
-def _alarms(outputs: Outputs) -> list[tuple[str, str, list[int]]]:
+def _alarms(trained: Curves) -> list[tuple[str, str, list[int]]]:
     """(stage, alarm, steps) of the alarms that rang in training."""
-    paths = ((called, outputs.file(name, METRICS)) for name, called in TRAINED.items())
-    curves = [(called, curves_of(path)) for called, path in paths if path]
     return [
-        (called, about(name).title, [*steps])
-        for called, found in curves
-        for name, steps in found.items()
+        (TRAINED[stage], about(name).title, [*steps])
+        for stage, curves in trained.items()
+        for name, steps in curves.items()
         if name.startswith(ALARM)
     ]
 
