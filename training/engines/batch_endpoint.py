@@ -188,12 +188,7 @@ class BatchEngine(EndpointEngine):
             if code != 200:
                 raise BrokenReply(reason)
             reply.add(json.dumps(body))
-            finish = reply.finish()
-            self._check_name(reply.model, 1)
+            return self._take(request, reply, 1)
         except BrokenReply as broken:
             self._why[request.key] = str(broken)
             return None
-        self._answered += 1
-        self._failed_in_a_row = 0
-        text, counts = reply.text(self.settings.think_prefill), (reply.prompt_tokens, reply.tokens)
-        return request.answered(self.settings.model, text, finish, *counts)

@@ -120,13 +120,7 @@ class EndpointEngine(Engine):
         while True:
             before = self._heard
             try:
-                reply = await self._send(client, request)
-                finish = reply.finish()
-                self._check_name(reply.model, broken)
-                self._answered += 1
-                self._failed_in_a_row = 0
-                text = reply.text(s.think_prefill)
-                return request.answered(s.model, text, finish, reply.prompt_tokens, reply.tokens)
+                return self._take(request, await self._send(client, request), broken)
             except openai.APIStatusError as error:
                 status, words = error.status_code, str(error.message).partition("\n")[0][:200]
                 reason = f"HTTP {status} ({words.replace(self._key, '***')})"
@@ -200,6 +194,15 @@ class EndpointEngine(Engine):
             "seed": request.seed,
             "extra_body": {n: v for n, v in extra.items() if v is not None},
         }
+
+    def _take(self, request: Request, reply: "Reply", broken: int) -> Sample:
+        """The sample of a reply, the first after `broken` ones; raises BrokenReply."""
+        finish, s = reply.finish(), self.settings
+        self._check_name(reply.model, broken)
+        self._answered += 1
+        self._failed_in_a_row = 0
+        text = reply.text(s.think_prefill)
+        return request.answered(s.model, text, finish, reply.prompt_tokens, reply.tokens)
 
     def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
