@@ -20,16 +20,12 @@ from klear.training.engines.interface import EngineError
 from klear.training.engines.local_model import positions_of
 from klear.training.models import NO_CODE, WEIGHTS, load_tokenizer
 
-Embed = Callable[[Sequence[str]], np.ndarray]
-"""Texts → unit rows, float32 [N, D]."""
-MOST_TOKENS = 512
-"""Of a text: a longer one is compared by its beginning."""
+Embed = Callable[[Sequence[str]], np.ndarray]  # texts → unit rows, float32 [N, D]
+MOST_TOKENS = 512  # of a text: a longer one is compared by its beginning
 TEXTS_AT_ONCE, REQUESTS_AT_ONCE, RETRIES = 64, 8, 20
 KEY = "OPENAI_API_KEY"
-FEWEST_CHARACTERS = 200
-"""A text this short is not too long for any endpoint: it refuses for another reason."""
-POOLING = "1_Pooling/config.json"
-"""Where sentence-transformers says how the vectors of tokens become one."""
+FEWEST_CHARACTERS = 200  # a text this short is refused for another reason than its length
+POOLING = "1_Pooling/config.json"  # of sentence-transformers: how the vectors become one
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
@@ -84,14 +80,14 @@ def endpoint_encoder(url: str, model: str) -> Embed:
             reply = client.embeddings.create(
                 model=model, input=list(texts), encoding_format="float"
             )
-        except openai.BadRequestError as error:
-            if len(texts) > 1:
-                return [vector for text in texts for vector in ask([text])]
-            if len(texts[0]) > FEWEST_CHARACTERS:
-                return ask([texts[0][: len(texts[0]) // 2]])
-            raise EngineError(f"{url}: {_said(error, key)}") from None
         except openai.OpenAIError as error:
-            raise EngineError(f"{url}: {_said(error, key)}") from None
+            refused = isinstance(error, openai.BadRequestError)
+            if refused and len(texts) > 1:
+                return [vector for text in texts for vector in ask([text])]
+            if refused and len(texts[0]) > FEWEST_CHARACTERS:
+                return ask([texts[0][: len(texts[0]) // 2]])
+            said = str(error).partition("\n")[0][:300].replace(key, "***")
+            raise EngineError(f"{url}: {said}") from None
         vectors = [entry.embedding for entry in sorted(reply.data, key=lambda entry: entry.index)]
         if len(vectors) != len(texts):
             raise EngineError(f"{url}: {len(vectors)} vectors for {len(texts)} texts")
@@ -107,7 +103,3 @@ def endpoint_encoder(url: str, model: str) -> Embed:
         return found / lengths
 
     return embed
-
-
-def _said(error: openai.OpenAIError, key: str) -> str:
-    return str(error).partition("\n")[0][:300].replace(key, "***")
