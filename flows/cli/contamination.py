@@ -136,9 +136,8 @@ def source_of(text: str) -> Source:
     """The source that a word of the command names. Raises ConfigError."""
     entries = read_catalogue("catalogue")
     named, equals, pattern = text.partition("=")
-    any_gold: dict[str, Any] = {"gold_optional": True}
     if not equals and text in entries:
-        return Source(use=text, **any_gold)
+        return Source(use=text, gold_optional=True)
     if not equals and not text.endswith(SUFFIXES):
         there = f"{nearest(text, entries)}; or name a data file, or NAME=FILES"
         raise ConfigError([f"{text}: no such source in the catalogue{there}"])
@@ -147,14 +146,12 @@ def source_of(text: str) -> Source:
         files = find_files([pattern if equals else text], Path.cwd(), name)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from error
-    given: dict[str, Any] = any_gold | {"files": [str(file) for file in files]}
+    given: dict[str, Any] = {"files": [str(file) for file in files], "gold_optional": True}
     if name in entries:
         return Source(use=name, **given)
     row = next((row.value or {} for row in read_rows(files[0])), {})
     field = next((field for field in ITEM_FIELDS if isinstance(row.get(field), str)), "")
     if not field:
-        has = ", ".join(row) or "nothing"
-        raise ConfigError(
-            [f"{files[0]}: the first row has no text in {', '.join(ITEM_FIELDS)}: {has}"]
-        )
+        wanted, has = ", ".join(ITEM_FIELDS), ", ".join(row) or "nothing"
+        raise ConfigError([f"{files[0]}: the first row has no text in {wanted}: {has}"])
     return Source(name=name, prompt_field=field, answer_field="", **given)

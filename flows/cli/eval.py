@@ -81,10 +81,8 @@ def _scored(evaluation: Evaluation) -> int:
         for name in dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
         if name not in ours
     ]
-    store = open_store(load_machine())
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    display = Terminal(console)
-    with display.bars, active(Run(store=store, display=display)):
+    display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
+    with display.bars, active(Run(store=open_store(load_machine()), display=display)):
         collected = [any_model.benchmark(settings=settings) for settings in to_collect]
         found = any_model.eval_model(*collected, settings=evaluation)
     print(any_model.results_text(read_results(found.folder), found.metrics))
