@@ -101,11 +101,8 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
 
 @lru_cache(maxsize=32)
 def _as_json(text: str, where: str) -> str:
-    """A YAML text as JSON, where an alias is a copy and a date its text. A run reads its profile
-    ten times, which takes 20 ms each.
-
-    Raises ConfigError, whatever is wrong with it: 2024-99-99, `!!int x`.
-    """
+    """A YAML text as JSON, where an alias is a copy and a date its text; kept, for a run reads its
+    profile ten times, 20 ms each. Raises ConfigError, whatever is wrong: 2024-99-99, `!!int x`."""
     try:
         return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
     except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:

@@ -79,8 +79,7 @@ def ablation(
 
 
 def cells(spec: Ablation, profile: str, seeds: int | None = None) -> Iterator[Cell]:
-    """Every run, of as many `seeds` as the experiment says or of others; a seed is finished before
-    the next begins."""
+    """Every run, of `seeds` or as many as the experiment says; one seed comes after the other."""
     for seed in range(spec.first_seed, spec.first_seed + (seeds or spec.seeds)):
         for arm in spec.arms:
             yield arm.name, seed, spec.settings(profile, arm.name, seed)

@@ -157,9 +157,6 @@ def ablations() -> list[str]:
 
 
 def load_ablation(name: str) -> Ablation:
-    """One of `ablations()`, or a file `….yaml` of one's own.
-
-    Raises ConfigError with every problem of the file, or with the names there are.
-    """
+    """One of `ablations()`, or a file `….yaml` of one's own; raises ConfigError as load_profile."""
     path = named_file(FOLDER, "ablation", name)
     return load_group(Ablation, (), {"name": path.stem, **read_yaml(path)})
