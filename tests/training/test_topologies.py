@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import FullyShardedDataParallelPlugin
+from accelerate.state import AcceleratorState
 from datasets import Dataset
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -173,7 +174,10 @@ def rank_of(world: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         names = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         for name, value in names.items() if world > 1 else ():
             patch.setenv(name, str(value))
-        yield
+        try:
+            yield
+        finally:  # accelerate keeps what it found for as long as the process lives
+            AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def without_weights(profile: str) -> Any:
