@@ -171,9 +171,10 @@ def status() -> str:
         test, pattern = part.get("cpu"), part.get("gpu")
         passed = [c for c in cases if pattern and c["gpu"] and c["result"] == "pass"]
         passed = [c for c in passed if any(fnmatchcase(c["case"], p) for p in pattern.split())]
+        names = {c["case"] for c in passed}  # one that ran again is one
         on_cpu = f"[{Path(test).stem}]({test})" if test and (ROOT / test).is_file() else "–"
         on_gpu = "not yet" if pattern else "–"
-        on_gpu = f"{len(passed)} of its cases, {passed[-1]['gpu']}" if passed else on_gpu
+        on_gpu = f"{len(names)} of its cases, {passed[-1]['gpu']}" if passed else on_gpu
         rows.append(f"| {part['name']} | {on_cpu} | {on_gpu} | {'' if passed or test else '×'} |")
     return "\n".join(rows)
 

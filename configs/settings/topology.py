@@ -49,7 +49,8 @@ class Assumptions(Settings):
     """Mean tokens of a long-thinking answer, below max_tokens; not in the paper, not measured"""
     train_mfu: Share = 0.4
     """Training: share of the GPU's peak, at 6·N FLOPs a token, 2·N for log-probabilities. Llama 3
-    reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4); a model of 0.6B had 0.11 on H200"""
+    reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4); on one H200 a model of 0.6B had 0.11,
+    four layers of an 8B with its head 0.32"""
     generate_mfu: Share = 0.05
     """Generation, bound by memory: 2·N FLOPs a token; not measured: vLLM's benchmark gives yours"""
     stream_tokens_per_second: PositiveFloat = 20.0

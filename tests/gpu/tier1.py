@@ -1,8 +1,10 @@
-"""T1, one card: `klear run tiny` on CUDA, with its own servers. Needs the whole environment."""
+"""T1, one card: `klear run tiny` on CUDA, with its own servers. Needs the whole environment, and
+bubblewrap."""
 
 import re
+import shutil
 
-from tests.gpu.check import Case, Report
+from tests.gpu.check import Case, Report, Skip
 
 ROW = re.compile(
     r"^ *(base|SFT|math RL|code RL) +([\d.]+) \[.*?\]\S* *(?:[+−]\S+)? +([\d.]+)", re.M
@@ -13,6 +15,8 @@ def klear_run_tiny(report: Report) -> None:
     """The whole chain; its last model beats its base on math and on code."""
     from tests.home import Home
 
+    if not shutil.which("bwrap"):
+        raise Skip("bubblewrap is not installed")
     home = Home(report.scratch)
     home.klear("up")
     try:
