@@ -19,7 +19,7 @@ from klear.training.engines import generate
 from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
 from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
-from klear.training.engines.transformers_engine import draw, sample
+from klear.training.engines.transformers_engine import draw, one_of, sample
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
 from klear.training.models import load_model, load_tokenizer
@@ -241,6 +241,23 @@ def test_greedy_answers_are_those_of_generate_one_by_one(files):
             eos_token_id=stops, pad_token_id=0,
         )  # fmt: skip
         assert out[0, len(prompt) :].tolist() == answer
+
+
+def test_a_long_prompt_is_not_read_token_by_token_behind_a_short_one(files):
+    model, _ = small(files)
+    passes = []
+    model.register_forward_hook(lambda _, inputs, output: passes.append(output.logits.shape))
+    answers = greedy(model, [[5, 6], [5, 6], [7] * 90, [5, 6, 7]], [-1], 1, 256)
+    assert [len(a) for a in answers] == [1, 1, 1, 1]
+    assert len(passes) == 2 + 1  # the short ones, of which one is longer by a token; the long one
+
+
+def test_every_token_is_drawn_as_often_as_its_chance():
+    """Of 40,000 draws each share is within five standard errors; no chance is no draw."""
+    chances = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.2, 0.0])
+    drawn = one_of(chances.expand(40_000, 6), torch.Generator().manual_seed(0))
+    found = torch.bincount(drawn[:, 0], minlength=6) / 40_000
+    assert ((found - chances).abs() <= 5 * (chances * (1 - chances) / 40_000).sqrt()).all()
 
 
 def test_top_p_never_draws_from_the_tail():

@@ -23,6 +23,7 @@ from klear.training.render import prompt_ids
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
 COMPACT_AT = 0.8  # drop finished rows once this share or less is still running
+LONGER = 1.25  # than the shortest prompt of its batch may a prompt be: what is over is read singly
 
 
 class TransformersEngine(LocalModel):
@@ -104,9 +105,12 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def select(self, rows: torch.Tensor) -> None:
-        """Keep only these rows of the batch, in this order."""
-        end = self.get_seq_length()
-        self.buffers = [buffer[rows] for buffer in self.buffers]
+        """The batch is these of its rows, in this order."""
+        end, chosen = self.get_seq_length(), list[torch.Tensor]()
+        for buffer in self.buffers:
+            chosen.append(buffer.new_empty(len(rows), *buffer.shape[1:]))
+            chosen[-1][:, :, :end] = buffer[rows, :, :end]
+        self.buffers = chosen
         self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
 
 
@@ -134,8 +138,10 @@ def sample(
     choose = partial(draw, temperature=temperature, top_p=top_p, generator=generator)
     model.eval()
     try:
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
+        while order:
+            longest = LONGER * len(prompts[order[0]]) + 16
+            rows = [i for i in order[:batch_size] if len(prompts[i]) <= longest]
+            del order[: len(rows)]
             shares = [prompts[i] for i in rows], [most[i] for i in rows]
             batch = _sample_batch(model, *shares, stops, choose)
             for i, answer in zip(rows, batch, strict=True):
@@ -152,31 +158,31 @@ def _sample_batch(
     stops: torch.Tensor,
     choose: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[list[int]]:
-    device, width, max_tokens = model.device, max(map(len, prompts)), max(most)
-    # padding is masked, so any token will do
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
-    offset = torch.tensor([width - len(p) for p in prompts], device=device)
+    """Nothing is padded: all rows are read up to the end of the shortest prompt, and a longer one
+    goes on with its own tokens while others are answered. Attention with a mask would copy all
+    keys and values in every step, where query heads share them."""
+    device, ends = model.device, [len(p) + n for p, n in zip(prompts, most, strict=True)]
+    room, start = max(ends), min(map(len, prompts))
+    tokens = torch.tensor([[*p, *[0] * (room - len(p))] for p in prompts], device=device)
+    first, end = torch.tensor([[len(p) for p in prompts], ends], device=device)
     layers = model.config.get_text_config().num_hidden_layers
-    cache = Cache(layers=[RoomyLayer(width + max_tokens) for _ in range(layers)])
-    written = ids.new_zeros(len(prompts), max_tokens)
-    length = torch.tensor(most, device=device)
+    cache = Cache(layers=[RoomyLayer(room) for _ in range(layers)])
     rows = torch.arange(len(prompts), device=device)  # which prompt each row of the batch is
     running = torch.ones_like(rows, dtype=torch.bool)
-    padded = bool(offset.any())
-    for t in range(max_tokens):
-        positions = torch.arange(width + t, device=device)
+    ids, again = tokens[:, :start].unique(dim=0, return_inverse=True)  # equal ones are read once
+    for t in range(start, room):
         logits = model(
-            input_ids=ids,
-            attention_mask=(positions >= offset[:, None]) if padded else None,
-            position_ids=(positions[-ids.shape[1] :] - offset[:, None]).clamp_min(0),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
+            input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1
         ).logits[:, -1]
-        chosen = choose(logits.float())
-        written[rows, t] = chosen
-        ended = running & (torch.isin(chosen, stops) | (length[rows] <= t + 1))
-        length[rows[ended]] = t + 1
+        if t == start:
+            logits = logits[again]
+            for layer in cache.layers:
+                layer.select(again)  # type: ignore[attr-defined]
+        answering = first[rows] <= t
+        chosen = torch.where(answering, choose(logits.float()), tokens[rows, t])
+        tokens[rows, t] = chosen
+        ended = answering & running & (torch.isin(chosen, stops) | (end[rows] <= t + 1))
+        end[rows[ended]] = t + 1
         running &= ~ended
         alive = int(running.sum())
         if alive == 0:
@@ -185,10 +191,10 @@ def _sample_batch(
             keep = running.nonzero()[:, 0]
             for layer in cache.layers:
                 layer.select(keep)  # type: ignore[attr-defined]
-            rows, offset, chosen, running = rows[keep], offset[keep], chosen[keep], running[keep]
-            padded = bool(offset.any())
+            rows, chosen, running = rows[keep], chosen[keep], running[keep]
         ids = chosen[:, None]
-    return [text[:n] for text, n in zip(written.tolist(), length.tolist(), strict=True)]
+    places = zip(tokens.tolist(), first.tolist(), end.tolist(), strict=True)
+    return [row[n:m] for row, n, m in places]
 
 
 def draw(
@@ -202,5 +208,15 @@ def draw(
         ordered, index = probabilities.sort(-1, descending=True)
         before = ordered.cumsum(-1) - ordered
         ordered = ordered.masked_fill(before >= top_p, 0.0)
-        return index.gather(1, torch.multinomial(ordered, 1, generator=generator))[:, 0]
-    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+        return index.gather(1, one_of(ordered, generator))[:, 0]
+    return one_of(probabilities, generator)[:, 0]
+
+
+def one_of(weights: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """An index [B, 1] into each row of `weights` [B, V] ≥ 0, as likely as its share of the row:
+    where a number in (0, total] falls among the cumulated weights. `torch.multinomial` draws V
+    random numbers a row instead of one."""
+    edges = weights.cumsum(-1)
+    shape, device = (len(weights), 1), weights.device
+    spot = (1 - torch.rand(shape, generator=generator, device=device)) * edges[:, -1:]
+    return torch.searchsorted(edges, spot)
