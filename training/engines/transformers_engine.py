@@ -215,8 +215,9 @@ def draw(
 def one_of(weights: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """An index [B, 1] into each row of `weights` [B, V] ≥ 0, as likely as its share of the row:
     where a number in (0, total] falls among the cumulated weights. `torch.multinomial` draws V
-    random numbers a row instead of one."""
-    edges = weights.cumsum(-1)
-    shape, device = (len(weights), 1), weights.device
-    spot = (1 - torch.rand(shape, generator=generator, device=device)) * edges[:, -1:]
+    random numbers a row instead of one. In float64: in float32 several unlikely words of a large
+    vocabulary would have one edge, and all but the first of them no chance."""
+    edges = weights.cumsum(-1, dtype=torch.float64)
+    total = edges[:, -1:]
+    spot = (1 - torch.empty_like(total).uniform_(generator=generator)) * total
     return torch.searchsorted(edges, spot)
