@@ -23,7 +23,8 @@ from klear.training.render import prompt_ids
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
 COMPACT_AT = 0.8  # drop finished rows once this share or less is still running
-LONGER = 1.25  # than the shortest prompt of its batch may a prompt be: what is over is read singly
+LONGER = 1.25  # and 16 tokens: so much longer than the shortest of its batch a prompt may be, for
+# what is over is read token by token
 
 
 class TransformersEngine(LocalModel):
