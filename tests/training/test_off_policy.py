@@ -124,8 +124,9 @@ def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, 
     for step, line in enumerate(lines):
         tables = rows[4 * step : 4 * step + 4]
         assert line["clip/high"] + line["clip/low"] == pytest.approx(clipped(summed(tables))[0])
+        # the file keeps six digits of a gradient, so a share of sums of them is off by 1e-5 at most
         for name, value in headline(tables).items():
-            assert line[name] == pytest.approx(value)
+            assert line[name] == pytest.approx(value, rel=1e-5)
 
 
 def test_one_token_that_is_not_finite_spoils_no_sum():
