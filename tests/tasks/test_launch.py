@@ -12,6 +12,7 @@ import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import FullyShardedDataParallelPlugin, patch_environment
 from accelerate.utils.launch import prepare_multi_gpu_env
+from processes import output_of
 from pydantic import ValidationError
 
 from klear.configs.files import PACKAGE
@@ -161,6 +162,23 @@ def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_named(job):
     for wrong in ({"kind": "dpo"}, {"sed": 1}):
         with pytest.raises(ValidationError, match=r"dpo|sed"):
             JOB.validate_python(job.model_dump() | wrong)
+
+
+def test_rl_that_samples_itself_loads_neither_vllm_nor_mlflow():
+    script = """if True:
+        import sys
+        from pathlib import Path
+        from klear.training.launch import run_job
+        from klear.training.launch.jobs import JOB
+        run_job.WORK["rl"] = "builtins:print"  # the imports, without the work
+        job = JOB.validate_python(dict(kind="rl", seed=0, out="/", checkpoint="/", problems="/",
+                                       settings=dict(engine=sys.argv[1])))
+        run_job.run(job)
+        import klear.training.rl.train
+        print(sorted({"vllm", "mlflow"} & {n for n, m in sys.modules.items() if m}))"""
+    for engine, loaded in (("transformers", "[]"), ("vllm_colocate", "['mlflow', 'vllm']")):
+        said = output_of(sys.executable, "-c", script, engine)
+        assert said.splitlines()[-1] == loaded
 
 
 def test_a_failing_job_says_why_and_has_no_result(tmp_path):

@@ -23,6 +23,8 @@ WORK = {
     "rl": "klear.training.rl.train:run_rl",
     "generate": "klear.training.engines.generate:generate_job",
 }
+# TRL imports them where they are installed: more than half of the start of RL that samples itself.
+NOT_NEEDED = ("vllm", "mlflow")
 
 
 def main(arguments: list[str]) -> int:
@@ -43,22 +45,25 @@ def main(arguments: list[str]) -> int:
 
 def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
+    if isinstance(job, RLJob) and job.settings.engine == "transformers":
+        for name in NOT_NEEDED:
+            sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
     if isinstance(job, SFTJob | RLJob):
         _limit_threads(job.settings.runtime.threads)
     return pkgutil.resolve_name(WORK[job.kind])(job)
 
 
 def _limit_threads(threads: int) -> None:
-    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a core each, as many as this process
-    and those beside it may use (a Slurm job or a container has its own).
-
-    For several processes the launcher sets OMP_NUM_THREADS to 1 where nobody has: no wish of ours.
+    """At most `threads` CPU threads for torch, and at most the cores that this process and those
+    beside it may use (a Slurm job or a container has its own); 0: as many. OMP_NUM_THREADS lowers
+    it, but not for several processes: the launcher sets it to 1 where nobody has.
     """
     import torch
 
     beside = processes_here()
-    if threads or beside > 1 or not os.environ.get("OMP_NUM_THREADS"):
-        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // beside))
+    cores = max(1, len(os.sched_getaffinity(0)) // beside)
+    most = cores if beside > 1 else torch.get_num_threads()
+    torch.set_num_threads(min(threads or cores, most))
 
 
 if __name__ == "__main__":
