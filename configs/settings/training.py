@@ -36,7 +36,7 @@ class TrainRuntime(Runtime):
     micro_batch_tokens: PositiveInt = 36_864
     """Tokens, padding included, in one forward pass"""
     threads: NonNegativeInt = 0
-    """At most so many CPU threads; 0: all cores"""
+    """CPU threads; 0: all cores"""
     launch: Launch | None = None
     """Processes and machines; empty: those of the topology"""
     gradient_checkpointing: bool = True

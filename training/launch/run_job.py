@@ -54,16 +54,16 @@ def run(job: Job) -> dict[str, float]:
 
 
 def _limit_threads(threads: int) -> None:
-    """At most `threads` CPU threads for torch, and at most the cores that this process and those
-    beside it may use (a Slurm job or a container has its own); 0: as many. OMP_NUM_THREADS lowers
-    it, but not for several processes: the launcher sets it to 1 where nobody has.
+    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a core each, as many as this process
+    and those beside it may use (a Slurm job or a container has its own).
+
+    For several processes the launcher sets OMP_NUM_THREADS to 1 where nobody has: no wish of ours.
     """
     import torch
 
     beside = processes_here()
-    cores = max(1, len(os.sched_getaffinity(0)) // beside)
-    most = cores if beside > 1 else torch.get_num_threads()
-    torch.set_num_threads(min(threads or cores, most))
+    if threads or beside > 1 or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // beside))
 
 
 if __name__ == "__main__":
