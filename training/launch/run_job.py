@@ -23,7 +23,7 @@ WORK = {
     "rl": "klear.training.rl.train:run_rl",
     "generate": "klear.training.engines.generate:generate_job",
 }
-# TRL imports them where they are installed: more than half of the start of RL that samples itself.
+# TRL imports them where they are installed: a third of the start of RL that samples itself.
 NOT_NEEDED = ("vllm", "mlflow")
 
 
