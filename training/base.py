@@ -1,8 +1,10 @@
 """The base model: a pretrained one, or (tiny profile) a small Qwen3 created from a seed."""
 
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
@@ -28,7 +30,9 @@ from klear.training.render import TURN_END, TURN_START
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]
 CORPUS_EXAMPLES = 6_000
-_PIECES = Regex(r"\d{1,2}|[+*/%()=<>-]|, |\n|[^\d+*/%()=<>\n,-]+|,")  # numbers stay short
+_NUMBERS = r"\d{1,2}|[+*/%()=<>-]|, |\n|,|[^\d+*/%()=<>\n,-]+"  # they stay short
+_PIECES = {"words": Regex(_NUMBERS), "lines": Regex(_NUMBERS + r"[=\n]?")}
+COMMON = 4  # a line is common that one chat in so many has
 
 
 def create_base(job: BaseJob) -> dict[str, float]:
@@ -37,7 +41,7 @@ def create_base(job: BaseJob) -> dict[str, float]:
     if s.kind == "random":
         assert job.examples is not None, "the stage gives the corpus of the tokenizer"
         texts = corpus(read_table(job.examples, Example), job.seed)
-        tokenizer = small_tokenizer(texts, s.vocabulary)
+        tokenizer = small_tokenizer(texts, s.vocabulary, s.tokens)
         model = small_model(s, tokenizer, job.seed)
         start = f"random weights, seed {job.seed}"
     else:
@@ -68,21 +72,25 @@ def corpus(examples: Iterable[Example], seed: int) -> list[str]:
     return [text for texts in drawn for text in texts]
 
 
-def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over numbers of two digits, operators and words: no text is unknown."""
+def small_tokenizer(
+    texts: Sequence[str], vocabulary: int, tokens: Literal["words", "lines"] = "words"
+) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over numbers of two digits, operators and words: no text is unknown. With
+    `lines` a common line is one token, and so is a word with the `=` or line break after it."""
+    whole = [*THINK_TAGS, *(common_lines(texts) if tokens == "lines" else [])]
     bpe = Tokenizer(BPE())
-    split = pre_tokenizers.Split(_PIECES, "isolated")
+    split = pre_tokenizers.Split(_PIECES[tokens], "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(THINK_TAGS),
+        vocab_size=vocabulary - len(whole),
         special_tokens=[PAD, END_OF_TEXT, TURN_START, TURN_END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    bpe.add_tokens(THINK_TAGS)  # plain tokens, as Qwen3: decoding keeps them
+    bpe.add_tokens(whole)  # plain tokens, as Qwen3's think tags: decoding keeps them
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -92,6 +100,12 @@ def small_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenize
     )
     tokenizer.chat_template = render.CHAT_TEMPLATE
     return tokenizer
+
+
+def common_lines(texts: Sequence[str]) -> list[str]:
+    """Lines with their line break that are in one of `COMMON` texts or more, sorted."""
+    counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
+    return sorted(line for line, count in counts.items() if count * COMMON >= len(texts))
 
 
 def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):

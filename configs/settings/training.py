@@ -80,6 +80,9 @@ class BaseModelSettings(Settings):
     """Feed-forward width (random)"""
     vocabulary: PositiveInt = 400
     """Tokens of the byte-pair tokenizer (random)"""
+    tokens: Annotated[Literal["words", "lines"], DEFAULT_NOT_IN_KEY] = "words"
+    """words: numbers of two digits, operators and words; lines, fewer: also a line that one chat in
+    four has, and a word with its `=` or line break, is one token (random)"""
     max_positions: PositiveInt = 512
     """Context length (random)"""
     initializer_range: PositiveFloat = 0.06

@@ -56,7 +56,9 @@ class Judge(AbstractContextManager["Judge"]):
     pool of multiprocessing: workers import the script.
     """
 
-    def __init__(self, settings: JudgeSettings | None = None) -> None:
+    def __init__(self, settings: JudgeSettings | None = None, remember: int = 0) -> None:
+        """`remember`: of so many latest programs the results are kept, if that is more than the
+        look-ahead of `judge_many`; each holds its tests in memory."""
         self.settings = settings or JudgeSettings()
         workers, address = self.settings.runtime.workers, load_machine().ray_address
         self._math, self._code = (
@@ -64,6 +66,7 @@ class Judge(AbstractContextManager["Judge"]):
             for kind in ("math", "code")
         )
         self.look_ahead = _LOOK_AHEAD_PER_WORKER * self._code.workers
+        self.remember = max(remember, self.look_ahead)
         self._recent: OrderedDict[bytes, Callable[[], Any]] = OrderedDict()
 
     def __exit__(self, *_: object) -> None:
@@ -153,12 +156,12 @@ class Judge(AbstractContextManager["Judge"]):
         return wait
 
     def _submit(self, pool: Any, limit: float, *arguments: Any) -> Callable[[], Any]:
-        """Hand out the arguments of the task's `run`, once per window."""
+        """Hand out the arguments of the task's `run`, once while their result is remembered."""
         payload = pickle.dumps(arguments)
         key = hashlib.blake2b(payload, digest_size=16).digest()
         result = self._recent.get(key)
         if result is None:
             result = self._recent[key] = pool.submit(limit, payload)
-            while len(self._recent) > self.look_ahead:
+            while len(self._recent) > self.remember:
                 self._recent.popitem(last=False)
         return result

@@ -21,7 +21,7 @@ class LengthJudge(nullcontext):
     """In the place of the judge, which would start a sandbox on every node; an untrained model has
     something to learn from it."""
 
-    def __init__(self, settings: Any = None) -> None:
+    def __init__(self, settings: Any = None, remember: int = 0) -> None:
         super().__init__(self)
 
     def judge_many(

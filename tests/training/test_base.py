@@ -97,6 +97,18 @@ def _tokenizer():
     return small_tokenizer([f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)], 400)
 
 
+def test_a_common_line_is_one_token_and_a_word_takes_its_line_break_along():
+    read = "a,b=map(int,input().split())\n"
+    texts = [f"user\nTry {i}.\nassistant\n{read}total = {i}\nprint(total)\n" for i in range(10)]
+    words, lines = (small_tokenizer(texts, 380, tokens) for tokens in ("words", "lines"))
+    pieces = lines.convert_ids_to_tokens(lines(texts[3])["input_ids"])
+    assert pieces[0] == "user\n"
+    assert read in pieces
+    assert len(pieces) < len(words(texts[3])["input_ids"]) / 2
+    for text in [*texts, "a line\nthat no chat has = 12\n", "superuser\n"]:
+        assert lines.decode(lines(text)["input_ids"]) == text
+
+
 def test_training_starts_from_any_local_checkpoint(files, tmp_path):
     """RL, say, from a released SFT model: the same weights, prepared for chat, with its history,
     which names no folder."""

@@ -273,3 +273,18 @@ def test_every_answer_may_have_a_length_of_its_own(files):
     most = [1 + i % 5 for i in range(len(prompts))]
     found = greedy(model, prompts, [-1], most, 4)
     assert found == [answer[:n] for answer, n in zip(whole, most, strict=True)]
+
+
+def test_an_answer_is_told_of_while_longer_ones_are_sampled(files):
+    model, prompts = small(files)
+    told, passes = [], []
+    model.register_forward_hook(lambda *_: passes.append(0))
+    most = [12 - i % 5 for i in range(len(prompts))]
+    answers = sample(
+        model, prompts, max_tokens=most, stop_ids=[-1], temperature=0,
+        on_end=lambda *ended: told.append((*ended, len(passes))),
+    )  # fmt: skip
+    assert [a for _, a in sorted((i, a) for i, a, _ in told)] == answers  # each once
+    (first, _, then), (*_, last) = told[0], told[-1]
+    assert most[first] < 12
+    assert then < last

@@ -98,6 +98,26 @@ def test_the_gap_alarm_rings_for_special_cased_tests_and_not_for_honest_programs
     assert ("WITHHELD GAP ALARM" in log._note) == gamed
 
 
+def test_programs_that_ran_beside_sampling_are_not_run_again(monkeypatch):
+    """However far apart equal ones are, and on the tests that the step draws."""
+    settings, submitted = RolloutJudgeSettings(max_tests=2, runtime=RUNTIME), []
+    texts = [f"{ADD}\n# {i % 30}" for i in range(60)] + [WRONG]
+    with Judge(settings, remember=len(texts)) as judge:
+        submit = judge._code.submit
+        monkeypatch.setattr(judge._code, "submit", lambda *a: submitted.append(a) or submit(*a))
+        reward = JudgeReward(judge, PROBLEMS)
+        answers = [turn(text) for text in texts]
+        for (answer,) in reversed(answers):
+            reward.begin(PROBLEMS[0].prompt, answer["content"], 7)
+        assert len(submitted) == 31
+        rewards = reward(
+            completions=answers, problem_id=[PROBLEMS[0].id] * len(texts),
+            trainer_state=TrainerState(global_step=7),
+        )  # fmt: skip
+    assert rewards == [1.0] * 60 + [0.0]
+    assert len(submitted) == 31
+
+
 @pytest.mark.parametrize(
     ("alarm", "metric", "usual", "quiet", "loud"),
     [

@@ -126,11 +126,13 @@ def sample(
     top_p: float = 1.0,
     batch_size: int = 256,
     generator: torch.Generator | None = None,
+    on_end: Callable[[int, list[int]], None] = lambda *_: None,
 ) -> list[list[int]]:
     """One answer (token ids, end token included) to each prompt, in order.
 
     `max_tokens` holds for all prompts, or is one number for each. Prompts of like length share a
-    batch. Draws from `generator`, or torch's global one.
+    batch. Draws from `generator`, or torch's global one. `on_end` is called with the place of a
+    prompt and its answer as soon as it has ended, while others are sampled.
     """
     most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -144,9 +146,9 @@ def sample(
             rows = [i for i in order[:batch_size] if len(prompts[i]) <= longest]
             del order[: len(rows)]
             shares = [prompts[i] for i in rows], [most[i] for i in rows]
-            batch = _sample_batch(model, *shares, stops, choose)
-            for i, answer in zip(rows, batch, strict=True):
-                answers[i] = answer
+            for row, answer in _sample_batch(model, *shares, stops, choose):
+                answers[rows[row]] = answer
+                on_end(rows[row], answer)
     finally:
         model.train(training)
     return answers
@@ -158,8 +160,10 @@ def _sample_batch(
     most: list[int],
     stops: torch.Tensor,
     choose: Callable[[torch.Tensor], torch.Tensor],
-) -> list[list[int]]:
-    """Nothing is padded: all rows are read up to the end of the shortest prompt, and a longer one
+) -> Iterator[tuple[int, list[int]]]:
+    """(place of the prompt, answer) of each as it ends.
+
+    Nothing is padded: all rows are read up to the end of the shortest prompt, and a longer one
     goes on with its own tokens while others are answered. Attention with a mask would copy all
     keys and values in every step, where query heads share them."""
     device, ends = model.device, [len(p) + n for p, n in zip(prompts, most, strict=True)]
@@ -183,7 +187,8 @@ def _sample_batch(
         chosen = torch.where(answering, choose(logits.float()), tokens[rows, t])
         tokens[rows, t] = chosen
         ended = answering & running & (torch.isin(chosen, stops) | (end[rows] <= t + 1))
-        end[rows[ended]] = t + 1
+        for row in rows[ended].tolist():
+            yield row, tokens[row, len(prompts[row]) : t + 1].tolist()
         running &= ~ended
         alive = int(running.sum())
         if alive == 0:
@@ -194,8 +199,6 @@ def _sample_batch(
                 layer.select(keep)  # type: ignore[attr-defined]
             rows, chosen, running = rows[keep], chosen[keep], running[keep]
         ids = chosen[:, None]
-    places = zip(tokens.tolist(), first.tolist(), end.tolist(), strict=True)
-    return [row[n:m] for row, n, m in places]
 
 
 def draw(

@@ -4,7 +4,7 @@ import json
 import os
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -46,7 +46,9 @@ def run_rl(job: RLJob) -> dict[str, float]:
     problems = fitting(given, tokenizer, s, positions_of(model.config))
     progress, journal = layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
-    with Judge(share_of_judge(s.judge)) as judge:
+    early = s.engine == "transformers"  # answers are judged from their end on, in any order
+    rollout = s.prompts_per_step * s.rollouts_per_prompt if early else 0
+    with Judge(share_of_judge(s.judge), remember=rollout) as judge:
         reward = JudgeReward(
             judge, problems, s.judge.withheld_tests, random_share=s.random_reward, seed=job.seed
         )
@@ -158,8 +160,15 @@ class JudgeReward:
         for p in problems if withheld else ():
             if p.tests and len(p.tests.cases) > 1:
                 self.problems[p.id], self.withheld[p.id] = withheld_apart(p, p.tests, withheld)
-        self.failures = FAILURES if any(p.domain == "code" for p in problems) else ()
+        self.programs = {p.prompt: p for p in self.problems.values() if p.domain == "code"}
+        self.failures = FAILURES if self.programs else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
+
+    def begin(self, prompt: str, text: str, step: int) -> None:
+        """Begin to judge an answer of the rollout at `step` that is still being sampled: its
+        programs run beside, and the judge knows their results when it is asked for them."""
+        if problem := self.programs.get(prompt):
+            self.judge.begin(problem, text, 0, step)
 
     def __call__(
         self, *, completions: list[Any], problem_id: list[str], trainer_state: TrainerState,
@@ -284,7 +293,7 @@ def build_trainer(
     """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
     s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
     problems, units = reward.problems.values(), rl_schedule(s, world_size())
-    ours = partial(roll_out, batch_size=s.engine_runtime.batch_size)
+    ours = partial(roll_out, batch_size=s.engine_runtime.batch_size, begin=reward.begin)
     rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
     trainer = GPPOTrainer(
         model=model,
@@ -302,10 +311,20 @@ def build_trainer(
     return trainer
 
 
-def roll_out(prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int) -> dict[str, Any]:
-    """TRL's hook for sampling from the policy: with `transformers_engine.sample`."""
-    args = trainer.args
-    ids = render.prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
+def roll_out(
+    prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int,
+    begin: Callable[[str, str, int], None] = lambda *_: None,
+) -> dict[str, Any]:  # fmt: skip
+    """TRL's hook for sampling from the policy: with `transformers_engine.sample`. `begin` is called
+    with prompt, answer and step as soon as an answer has ended."""
+    args, step = trainer.args, trainer.state.global_step
+    texts = [turns[-1]["content"] for turns in prompts]
+
+    def ended(place: int, answer: list[int]) -> None:
+        (text,) = render.response_texts(trainer._tokenizer, [answer])
+        begin(texts[place], text, step)
+
+    ids = render.prompt_ids(trainer._tokenizer, texts)
     answers = sample(
         models.policy_on_each(trainer),
         ids,
@@ -313,5 +332,6 @@ def roll_out(prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int) -> di
         stop_ids=trainer.eos_token_ids,
         temperature=args.temperature,
         batch_size=batch_size,
+        on_end=ended,
     )
     return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
