@@ -7,6 +7,7 @@ time limits are off: they are alarms that the main loop of C code never sees. Th
 memory limit and is killed from outside.
 """
 
+import gc
 import logging
 import math
 import re
@@ -64,15 +65,17 @@ def cpu_seconds(most: float) -> Iterator[None]:
     """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only.
 
     The alarm is seen between two steps of Python, and comes again for code that takes every
-    exception; a single endless step is ended from outside.
+    exception; a single endless step is ended from outside. The garbage collector waits for the end
+    of the block: beside much that is imported, one look at all objects takes most of a second.
     """
-    inside = True
+    inside, collecting = True, gc.isenabled()
 
     def end(_: int, __: FrameType | None) -> None:
         if inside:
             raise OutOfTime
 
     before = signal.signal(signal.SIGPROF, end)
+    gc.disable()
     signal.setitimer(signal.ITIMER_PROF, most, _AGAIN_S)
     try:
         yield
@@ -80,6 +83,8 @@ def cpu_seconds(most: float) -> Iterator[None]:
         inside = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        if collecting:
+            gc.enable()
 
 
 def run(gold: str, answer: str) -> Judgement:

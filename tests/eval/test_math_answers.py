@@ -4,6 +4,7 @@ The rows of math_cases.jsonl are answers of every kind, each with the verdict th
 mathematician gives: `text` is what the model wrote, `right` whether it answers `gold`.
 """
 
+import gc
 import json
 import time
 from contextlib import suppress
@@ -125,6 +126,26 @@ def swallowed_once(seconds: float) -> None:
 def test_the_end_of_the_time_that_some_code_caught_comes_again():
     with pytest.raises(OutOfTime), cpu_seconds(0.05):
         swallowed_once(10)
+
+
+def test_looking_for_garbage_is_no_time_of_an_answer():
+    looked = list[str]()
+
+    def watch(phase: str, _: object) -> None:
+        looked.append(phase)
+
+    gc.callbacks.append(watch)
+    try:
+        with cpu_seconds(5):
+            with cpu_seconds(5):  # its gold's
+                pass
+            looked.clear()
+            kept = [[] for _ in range(2 * gc.get_threshold()[0])]
+            assert not looked
+        kept.append([])
+        assert looked
+    finally:
+        gc.callbacks.remove(watch)
 
 
 def test_cpu_time_is_limited_in_the_block_alone_and_waiting_costs_none():
