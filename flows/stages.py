@@ -136,7 +136,8 @@ def compute(asked: Iterable[Call], until: str = "") -> dict[str, Artifact]:
     """The results of the stages up to `until`, by name; the independent ones run side by side."""
     graph: dict[str, Node[Artifact]] = {}
     for call in asked:
-        graph[call.stage.name] = Node(call.inputs, call.compute)
+        judges = call.stage.body is judge.body
+        graph[call.stage.name] = Node(call.inputs, call.compute, every_core=judges)
         if call.stage.name == until:
             break
     return run_graph(graph)

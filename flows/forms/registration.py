@@ -1,6 +1,7 @@
 """Registers what the Prefect UI offers, forms, and an automation that marks silent runs as crashed.
 
-`klear up` runs `python -m klear.flows.forms.registration`; running it again updates all of it.
+`klear up` runs `python -m klear.flows.forms.registration`, which begins when its standard input
+ends; running it again updates all of it.
 
 Two forms per profile, prefilled with its values, because a form submits every field, defaults
 included: a short one, and one of the whole tree (`tiny-advanced`). One form that runs any stage
@@ -9,6 +10,7 @@ alone, one for the ablations.
 
 import inspect
 import itertools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
@@ -32,14 +34,13 @@ from klear.flows.forms.forms import form, offered, stage, whole_form
 from klear.flows.servers.servers import POOL, TAG
 
 
-def register_forms(machine: Machine) -> None:
-    """Create or update the deployments; delete those of klear that are no longer made."""
-    quiet = {"print_next_steps_message": False, "ignore_warnings": True}
+def forms(machine: Machine) -> list[RunnerDeployment]:
+    """What is to be registered; needs no server."""
     links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
     # One run of each at a time; the worker must make the very form that was registered.
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     environment = {"KLEAR_FORM_PROFILE": machine.form_profile}
-    made = [
+    return [
         RunnerDeployment.from_flow(
             flow,
             name=name,
@@ -53,6 +54,11 @@ def register_forms(machine: Machine) -> None:
         )
         for flow, name, kind, about, begins in _offered()
     ]
+
+
+def register_forms(made: list[RunnerDeployment]) -> None:
+    """Create or update the deployments; delete those of klear that are no longer made."""
+    quiet = {"print_next_steps_message": False, "ignore_warnings": True}
     ids: Any = deploy(*made, work_pool_name=POOL, build=False, push=False, **quiet)  # type: ignore[arg-type]
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
     with get_client(sync_client=True) as client:
@@ -98,5 +104,7 @@ def register_automation(rule: AutomationCore) -> None:
 
 if __name__ == "__main__":
     this_machine = load_machine()
+    deployments = forms(this_machine)
+    sys.stdin.read()  # the server may be starting meanwhile
     register_automation(crash_silent(this_machine.zombie_minutes))
-    register_forms(this_machine)  # last: they say by their version that all is registered
+    register_forms(deployments)  # last: they say by their version that all is registered

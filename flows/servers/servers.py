@@ -17,8 +17,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
@@ -220,15 +220,27 @@ def is_outdated(machine: Machine, name: str, process: psutil.Process) -> bool:
     return process.cmdline()[1:] != command[1:] or any(n.upper() != "NO_PROXY" for n in changed)
 
 
-def register_forms(machine: Machine) -> None:
-    """Make the web forms anew, in a process: it imports Prefect. Raises ServersError."""
+@contextmanager
+def registration(machine: Machine) -> Iterator[Callable[[], None]]:
+    """What makes the web forms anew once the server answers; raises ServersError. It runs in a
+    process, which imports Prefect until it is called."""
     prepare(machine, "registration")
-    command, environment = server_command(machine, "registration"), process_environment(machine, "")
-    asked: dict[str, Any] = {"env": environment, "cwd": machine.home, "timeout": REGISTRATION_S}
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, **asked)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise ServersError(f"the forms could not be registered: {error}\n{error.stderr}") from error
+    about: Any = {"env": process_environment(machine, ""), "cwd": machine.home, "text": True}
+    about |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(server_command(machine, "registration"), **about) as process:
+
+        def register() -> None:
+            try:
+                said, _ = process.communicate(timeout=REGISTRATION_S)
+            except subprocess.TimeoutExpired as error:
+                raise ServersError(f"the forms could not be registered: {error}") from error
+            if process.returncode:
+                raise ServersError(f"the forms could not be registered:\n{said}")
+
+        try:
+            yield register
+        finally:
+            process.kill()
 
 
 def start(machine: Machine, name: str, mark: str, log: Path | None = None) -> psutil.Process:
@@ -341,13 +353,14 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
         begin(name)
     if begun:
         print(f"starting the servers (their logs: {machine.home}/logs)")
-    await_server(machine, "prefect", partial(starts, "prefect"))
-    create_pool(machine)
-    if "worker" not in running:
-        if "prefect" in servers_here(machine):
-            crash_orphans(machine)
-        begin("worker")
-    register_forms(machine)
+    with registration(machine) as register:
+        await_server(machine, "prefect", partial(starts, "prefect"))
+        create_pool(machine)
+        if "worker" not in running:
+            if "prefect" in servers_here(machine):
+                crash_orphans(machine)
+            begin("worker")
+        register()
     await_server(machine, "mlflow", partial(starts, "mlflow"))
     starts("worker")
     return begun
@@ -388,9 +401,10 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, _end)
     if name == "worker":
-        await_server(machine, "prefect")
-        create_pool(machine)
-        register_forms(machine)
+        with registration(machine) as register:
+            await_server(machine, "prefect")
+            create_pool(machine)
+            register()
     mark = uuid.uuid4().hex  # no matter for `klear down`
     process = start(machine, name, mark)  # in a session of its own: Ctrl-C reaches us alone
     try:

@@ -34,10 +34,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Node(Generic[T]):
-    """One piece of work and the names of those whose results it takes, in order."""
+    """One piece of work and the names of those whose results it takes, in order. One that keeps
+    `every_core` busy starts when no other such is under way."""
 
     needs: Sequence[str]
     work: Callable[..., T]
+    every_core: bool = False
 
 
 def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
@@ -52,6 +54,11 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     left = dict(graph)
     running: dict[Future[T], tuple[str, threading.Thread]] = {}
     errors: list[BaseException] = []
+
+    def may_start(node: Node[T]) -> bool:
+        taken = node.every_core and any(graph[name].every_core for name, _ in running.values())
+        free = len(running) < (at_once or cores()) and not taken
+        return free and all(need in made for need in node.needs)
 
     def start(name: str, node: Node[T]) -> None:
         future: Future[T] = Future()
@@ -79,7 +86,7 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     try:
         while running or (left and not errors):
             for name, node in list(left.items()) if not errors else ():
-                if len(running) < (at_once or cores()) and all(need in made for need in node.needs):
+                if may_start(node):
                     start(name, left.pop(name))
             collect(POLL_S)
             for future, (_, thread) in list(running.items()):

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -164,7 +165,7 @@ def test_a_job_survives_its_file_and_an_unknown_kind_or_key_is_named(job):
             JOB.validate_python(job.model_dump() | wrong)
 
 
-def test_rl_that_samples_itself_loads_neither_vllm_nor_mlflow():
+def test_rl_that_samples_itself_loads_neither_vllm_nor_mlflow_nor_scipy():
     script = """if True:
         import sys
         from pathlib import Path
@@ -175,8 +176,10 @@ def test_rl_that_samples_itself_loads_neither_vllm_nor_mlflow():
                                        settings=dict(engine=sys.argv[1])))
         run_job.run(job)
         import klear.training.rl.train
-        print(sorted({"vllm", "mlflow"} & {n for n, m in sys.modules.items() if m}))"""
-    for engine, loaded in (("transformers", "[]"), ("vllm_colocate", "['mlflow', 'vllm']")):
+        loaded = {n for n, module in sys.modules.items() if module}
+        print(sorted({"mlflow", "scipy", "sklearn", "vllm"} & loaded))"""
+    everything = "['mlflow', 'scipy', 'sklearn', 'vllm']"
+    for engine, loaded in (("transformers", "[]"), ("vllm_colocate", everything)):
         said = output_of(sys.executable, "-c", script, engine)
         assert said.splitlines()[-1] == loaded
 
@@ -185,7 +188,8 @@ def test_a_failing_job_says_why_and_has_no_result(tmp_path):
     missing = tmp_path / "no-such-examples.parquet"
     job = BaseJob(out=tmp_path, examples=missing, settings=BaseModelSettings(kind="random"))
     (tmp_path / "job.json").write_text(job.model_dump_json())
-    with pytest.raises(FileNotFoundError, match="no-such-examples"):
+    found = pytest.raises(FileNotFoundError, match="no-such-examples")
+    with mock.patch.dict(sys.modules), found:  # the job leaves some out
         run_job.main([str(tmp_path / "job.json")])
     assert not (tmp_path / ".resume/result.json").exists()
 

@@ -4,6 +4,7 @@ It writes the files of `training.layout` as it goes, and its result (name → nu
 Running the same job again resumes it.
 """
 
+import gc
 import json
 import os
 import pkgutil
@@ -13,7 +14,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from klear.configs.files import replace_text
-from klear.training.launch.jobs import JOB, Job, RLJob, SFTJob
+from klear.training.launch.jobs import JOB, GenerateJob, Job, RLJob, SFTJob
 from klear.training.launch.ranks import join_run, processes_here, rank, world_size
 from klear.training.layout import RESULT
 
@@ -23,8 +24,8 @@ WORK = {
     "rl": "klear.training.rl.train:run_rl",
     "generate": "klear.training.engines.generate:generate_job",
 }
-# TRL imports them where they are installed: a third of the start of RL that samples itself.
-NOT_NEEDED = ("vllm", "mlflow")
+# Transformers and TRL import them where they are installed, which takes a third of a job's start.
+NOT_NEEDED = ("mlflow", "scipy", "sklearn", "vllm")
 
 
 def main(arguments: list[str]) -> int:
@@ -45,12 +46,23 @@ def main(arguments: list[str]) -> int:
 
 def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
-    if isinstance(job, RLJob) and job.settings.engine == "transformers":
+    if not samples_with_vllm(job):
         for name in NOT_NEEDED:
             sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
+    gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
     if isinstance(job, SFTJob | RLJob):
         _limit_threads(job.settings.runtime.threads)
-    return pkgutil.resolve_name(WORK[job.kind])(job)
+    work = pkgutil.resolve_name(WORK[job.kind])
+    gc.freeze()
+    gc.enable()
+    return work(job)
+
+
+def samples_with_vllm(job: Job) -> bool:
+    """Whether the job draws answers itself, by vLLM."""
+    if isinstance(job, RLJob):
+        return job.settings.engine != "transformers"
+    return isinstance(job, GenerateJob) and job.engine.kind == "vllm"
 
 
 def _limit_threads(threads: int) -> None:

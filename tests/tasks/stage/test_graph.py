@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,19 @@ def test_no_more_run_than_there_are_cores() -> None:
 
     run_graph({str(n): Node((), work) for n in range(6)})
     assert max(most) <= 2
+
+
+def test_one_that_keeps_every_core_busy_waits_for_another_and_holds_up_no_third() -> None:
+    other, order = threading.Event(), list[str]()
+
+    def busy(name: str) -> None:
+        order.append(f"{name} begins")
+        assert other.wait(PATIENCE_S)
+        order.append(f"{name} ends")
+
+    busy_ones = {n: Node((), partial(busy, n), every_core=True) for n in ("judge", "judge_rl")}
+    run_graph({**busy_ones, "base": Node((), other.set)})
+    assert order == ["judge begins", "judge ends", "judge_rl begins", "judge_rl ends"]
 
 
 def test_after_an_error_what_is_under_way_ends_and_nothing_begins() -> None:
