@@ -30,7 +30,7 @@ from klear.flows.servers.servers import (
     stop,
     up,
 )
-from klear.tasks.stage.supervise import is_alive
+from klear.tasks.stage.supervise import descendants, is_alive
 
 
 def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
@@ -79,7 +79,8 @@ def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
 
 def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
-    monkeypatch.setattr(servers, "server_command", lambda _, name: commands[name])
+    waits = ["sleep", "301"]  # the registration, for Prefect
+    monkeypatch.setattr(servers, "server_command", lambda _, name: commands.get(name, waits))
     begun: list[psutil.Process] = []
 
     def remembered(*args: Any) -> psutil.Process:
@@ -91,6 +92,7 @@ def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
         up()
     assert len(begun) == len(commands)
     assert not any(map(is_alive, begun))
+    assert waits not in [p.cmdline() for p in descendants(os.getpid())]
     assert alive(machine) == {}
 
 
