@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -23,7 +22,7 @@ from klear.configs.settings.topology import Launch, Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, with_launch
 from klear.tasks.models import launch
 from klear.tasks.stage.child import ChildFailed
-from klear.training.launch import ranks, run_job
+from klear.training.launch import ranks
 from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
 from klear.training.layout import CHECKPOINTS, STABLE, MetricsFile, read_lines
 
@@ -188,9 +187,11 @@ def test_a_failing_job_says_why_and_has_no_result(tmp_path):
     missing = tmp_path / "no-such-examples.parquet"
     job = BaseJob(out=tmp_path, examples=missing, settings=BaseModelSettings(kind="random"))
     (tmp_path / "job.json").write_text(job.model_dump_json())
-    found = pytest.raises(FileNotFoundError, match="no-such-examples")
-    with mock.patch.dict(sys.modules), found:  # the job leaves some out
-        run_job.main([str(tmp_path / "job.json")])
+    child = (sys.executable, "-m", "klear.training.launch.run_job", tmp_path / "job.json")
+    ended = subprocess.run(child, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "FileNotFoundError" in ended.stderr
+    assert "no-such-examples" in ended.stderr
     assert not (tmp_path / ".resume/result.json").exists()
 
 

@@ -24,7 +24,7 @@ WORK = {
     "rl": "klear.training.rl.train:run_rl",
     "generate": "klear.training.engines.generate:generate_job",
 }
-# Transformers and TRL import them where they are installed, which takes a third of a job's start.
+# Transformers and TRL import them where they are installed: up to a third of the start of a job.
 NOT_NEEDED = ("mlflow", "scipy", "sklearn", "vllm")
 
 
