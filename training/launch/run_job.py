@@ -59,7 +59,7 @@ def run(job: Job) -> dict[str, float]:
 
 
 def samples_with_vllm(job: Job) -> bool:
-    """Whether the job draws answers itself, by vLLM."""
+    """Whether vLLM draws answers for the job, in its process or on a server."""
     if isinstance(job, RLJob):
         return job.settings.engine != "transformers"
     return isinstance(job, GenerateJob) and job.engine.kind == "vllm"
