@@ -3,17 +3,19 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from klear.configs.settings.base import Settings, first_few, flat, layered, meaning, short
+from klear.configs.settings.base import Settings, first_few, flat, meaning, short
 from klear.configs.settings.explain import ConfigError, explain, nearest
 from klear.configs.settings.pipeline import Pipeline
+from klear.configs.settings.sources import CollectSettings
 
 FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
@@ -32,10 +34,20 @@ def profiles() -> list[str]:
 def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     """The pipeline that `tiny` or a YAML file describes, with `a.b=c` texts applied in order.
 
-    Raises ConfigError with every problem found, one line each.
+    Raises ConfigError with every problem found, one line each. Overrides may narrow what stages
+    take; a source that no stage took before them either is one that somebody forgot.
     """
     path = named_file(FOLDER, "profile", name_or_path)
-    return load_group(Pipeline, overrides, {"profile": path.stem, **_with_bases(path)})
+    data = {"profile": path.stem, **_with_bases(path)}
+    pipeline = load_group(Pipeline, overrides, data)
+    forgotten = set(pipeline.untrained)
+    if forgotten and overrides:
+        with suppress(ConfigError):  # what the file leaves out, overrides may bring
+            profile = load_group(Pipeline, (), data)
+            forgotten -= {s.name for s in profile.collect.sources} - {*profile.untrained}
+    if forgotten:
+        raise ConfigError(pipeline.lines_to_add(sorted(forgotten)))
+    return pipeline
 
 
 def load_group(
@@ -43,7 +55,8 @@ def load_group(
 ) -> Group:
     """One settings class from what is given and overrides; raises ConfigError as load_profile."""
     try:
-        return model.model_validate(reduce(overridden, overrides, dict(given)))
+        data = reduce(overridden, overrides, dict(given))
+        return model.model_validate(_with_defaults_extended(model, data))
     except ValidationError as error:
         raise ConfigError(dict.fromkeys(explain(error, model))) from None
 
@@ -72,7 +85,50 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     found = beside if beside.is_file() else named_file(FOLDER, "profile", str(base))
     below = _with_bases(found, (*seen, path.resolve()))
     below.pop("profile", None)  # a derived profile is another profile
-    return layered(below, data)
+    return _over(below, data)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: groups merge key by key, values and lists are replaced, and `name+` is
+    a list to add to the one below; it stays `name+` while only a default is below it."""
+    merged = dict(below)
+    for key, value in above.items():
+        name, adds = key.removesuffix("+"), key.endswith("+")
+        old = merged.get(name)
+        if adds:
+            if not isinstance(value, list):
+                raise ConfigError([f"{key}: {value!r:.60} is no list; write {key}: [...]"])
+            place = name if isinstance(old, list) else key
+            merged[place] = [*(merged.get(place) or []), *value]
+        elif isinstance(value, dict):
+            merged[key] = _over(old if isinstance(old, dict) else {}, value)
+        else:
+            merged[key] = value
+            merged.pop(f"{key}+", None)
+    return merged
+
+
+def _with_defaults_extended(
+    model: type[Settings], data: Mapping[str, Any], above: str = ""
+) -> dict[str, Any]:
+    """The data with every `name+` added to the default of `name`, as `protocols+`. Raises
+    ConfigError where an empty default means all."""
+    settled = dict[str, Any]()
+    for key, value in data.items():
+        name = key.removesuffix("+")
+        field = model.model_fields.get(name)
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+        group = next((k for k in kinds if isinstance(k, type) and issubclass(k, Settings)), None)
+        if field and name != key:
+            if not field.default and model is not CollectSettings:
+                none = "nothing to add to: the profile names none, which means all of them"
+                raise ConfigError([f"{above}{key}: {none}; write {name} to take these alone"])
+            default = [entry.model_dump(exclude_unset=True) for entry in field.default]
+            value = [*default, *settled.pop(name, []), *value]
+        elif group and isinstance(value, dict):
+            value = _with_defaults_extended(group, value, f"{above}{key}.")
+        settled[name if field else key] = value
+    return settled
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
@@ -127,7 +183,7 @@ def overridden(data: dict[str, Any], text: str) -> dict[str, Any]:
     """`data`, changed as `a.b.0.c=value` says; raises ConfigError with one line.
 
     A list entry is named by its index, `name` or `use` (`collect.sources.deepscaler.limit=5`).
-    The value is YAML: `[a, b]`, `true`, `1e-6`, `null`.
+    The value is YAML: `[a, b]`, `true`, `1e-6`, `null`. `sources+=[mine]` adds to a list.
     """
     path, equals, value_text = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
@@ -153,4 +209,6 @@ def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
         i = places.index(key) if key in places else int(key)
         return [*node[:i], _replaced(node[i], rest, value, path), *node[i + 1 :]]
     group = node if isinstance(node, dict) else {}
+    if key.endswith("+") and not rest:
+        return _over(group, {key: value})
     return {**group, key: _replaced(group.get(key), rest, value, path)}

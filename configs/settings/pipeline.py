@@ -10,7 +10,7 @@ from klear.configs.settings import data
 from klear.configs.settings.base import NOT_IN_KEY, Seed, Settings, flat, layered
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.explain import nearest
-from klear.configs.settings.sources import CollectSettings
+from klear.configs.settings.sources import CollectSettings, Source
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 
@@ -109,7 +109,41 @@ class Pipeline(Settings):
             for name in names if isinstance(names, tuple) and place.endswith("sources") else ():
                 if name not in known:
                     raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
+        exams = [source.name for source in self.benchmarks.sources]
+        for protocol in self.evaluate.protocols if exams else ():
+            if (name := protocol.source or protocol.name) not in exams:
+                none = f"benchmarks.sources has no {name!r}{nearest(name, exams)}"
+                fix = f"benchmarks: {{sources+: [{{use: {name}}}]}}, or name one in `source`"
+                raise ValueError(f"evaluate.protocols.{protocol.name}: {none}; add it by {fix}")
         return self
+
+    @property
+    def untrained(self) -> list[str]:
+        """Sources that neither SFT nor RL takes, though they do not say that they are for none."""
+        mixture = {"math": self.select.math_sources, "code": self.select.code_sources}
+        for_rl = [self.filter_tests.sources]
+        for_rl += [] if "sample" in self.stages_left_out else [self.sample.sources]
+
+        def is_taken(source: Source) -> bool:
+            for_sft = [self.distill.sources, mixture[source.domain]]
+            return any(
+                all(not names or source.name in names for names in lists)
+                for lists in (for_sft, for_rl)
+            )
+
+        return [s.name for s in self.collect.sources if not (s.untrained or is_taken(s))]
+
+    def lines_to_add(self, names: list[str]) -> list[str]:
+        """What to write so that a stage takes these sources, in a profile or after --set."""
+        they = ", ".join(names)
+        sft = ["distill", *(["rate"] if self.rate and self.rate.sources else [])]
+        rl = ["filter_tests", *(["sample"] if "sample" not in self.stages_left_out else [])]
+        return [
+            f"collect.sources: no stage takes {they}, so nobody would be trained on it. Add one of "
+            "these to the profile; or `untrained: true` to the source, if it is for the filters",
+            *(f"for {goal}: " + "   ".join(f"{stage}: {{sources+: [{they}]}}" for stage in stages)
+              for goal, stages in (("SFT", sft), ("RL", rl))),
+        ]  # fmt: skip
 
     @model_validator(mode="after")
     def answers_fit_into_the_model(self) -> Self:

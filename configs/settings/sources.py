@@ -157,6 +157,8 @@ class Source(Table):
     """Of the targets (countdown)"""
     limit: PositiveInt | None = None
     """Keep the first N problems"""
+    untrained: Annotated[bool, NOT_IN_KEY] = False
+    """No stage takes it: it is there for what the filters find in it"""
 
     setup_field: ClassVar = ""  # read by nothing: a part of every key
     time_limit_s: ClassVar = 6.0  # per test, where the row names no limit

@@ -85,6 +85,57 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
     assert problems(profile) == ["extends goes in a circle: small.yaml → child.yaml → small.yaml"]
 
 
+def test_lists_of_a_profile_are_extended_as_well_as_replaced(profile: str, tmp_path: Path):
+    child = tmp_path / "child.yaml"
+    child.write_text(
+        "extends: single_gpu\n"
+        "collect: {sources+: [{name: mine, files: [mine.jsonl]}]}\n"
+        "distill: {sources+: [mine]}\n"
+        "benchmarks: {sources+: [{use: hmmt25, name: hmmt}]}\n"
+        "evaluate: {protocols+: [{name: hmmt, k: 4}]}\n"
+    )
+    base, more = load_profile("single_gpu"), load_profile(str(child), ["rate.sources+=[mine]"])
+    assert [s.name for s in more.collect.sources] == [
+        *(s.name for s in base.collect.sources),
+        "mine",
+    ]
+    assert more.distill.sources == (*base.distill.sources, "mine") == more.rate.sources  # type: ignore
+    assert [p.name for p in more.evaluate.protocols] == ["aime24", "aime25", "lcb_v6", "hmmt"]
+    paper = load_profile("paper", ["evaluate.protocols+=[{name: math500, k: 4}]"])  # a default
+    assert [p.name for p in paper.evaluate.protocols][-2:] == ["lcb_v6", "math500"]
+    assert problems(profile, "distill.sources+=[sums]") == [
+        "distill.sources+: nothing to add to: the profile names none, which means all of them; "
+        "write sources to take these alone"
+    ]
+    assert problems(profile, "collect.sources+=3")[0].startswith("sources+: 3 is no list")
+    assert problems("tiny", "evaluate.protocols+=[{name: aime24}]") == [
+        "evaluate.protocols.aime24: benchmarks.sources has no 'aime24'; add it by "
+        "benchmarks: {sources+: [{use: aime24}]}, or name one in `source`"
+    ]
+
+
+def test_a_source_that_no_stage_takes_is_refused_with_the_lines_to_add(tmp_path: Path):
+    child = tmp_path / "child.yaml"
+    text = "extends: single_gpu\ncollect: {sources+: [{name: mine, files: [mine.jsonl]}]}\n"
+    child.write_text(text)
+    forgotten = problems(str(child))
+    assert "no stage takes mine" in forgotten[0]
+    assert forgotten[1:] == [
+        "for SFT: distill: {sources+: [mine]}   rate: {sources+: [mine]}",
+        "for RL: filter_tests: {sources+: [mine]}   sample: {sources+: [mine]}",
+    ]
+    for line in forgotten[1:]:  # as they stand, each stage on a line of its own
+        child.write_text(text + "\n".join(line.partition(": ")[2].split("   ")))
+        assert load_profile(str(child)).untrained == []
+    child.write_text(text.replace("[mine.jsonl]", "[mine.jsonl], untrained: true"))
+    assert load_profile(str(child)).untrained == []
+    assert (
+        "no stage takes x" in problems("tiny", "collect.sources+=[{name: x, files: [x.jsonl]}]")[0]
+    )
+    narrowed = load_profile("tiny", ["distill.sources=[countdown]"])  # on purpose
+    assert narrowed.untrained == ["by_example"]
+
+
 @pytest.mark.parametrize(("override", "line"), ERRORS.items())
 def test_the_error_names_the_key_and_the_fix(profile: str, override: str, line: str):
     assert problems(profile, override)[0] == line
