@@ -55,8 +55,6 @@ class EngineRuntime(Runtime):
     concurrency: PositiveInt | None = None
     """Most requests in flight; empty: up to 1,024. As many are as the endpoint sustains: more while
     that brings more tokens a second, fewer when it refuses (endpoint)"""
-    batch: bool = False
-    """By the endpoint's batch API: within a day, often at half the price (endpoint)"""
     silence_timeout_s: PositiveFloat = 600.0
     """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
@@ -96,17 +94,15 @@ class Prices(NamedTuple):
     """Whose figures these are, and of when; empty: the settings'."""
 
 
-def catalogue_prices(base_url: str, names: Collection[str], batch: bool) -> Prices | None:
-    """What `configs/catalogue/prices.toml` knows of a model under one of its `names`, through the
-    batch API with a known discount; None: nothing."""
+def catalogue_prices(base_url: str, names: Collection[str]) -> Prices | None:
+    """What `configs/catalogue/prices.toml` knows of a model under one of its `names`, or None."""
     listed, host = read_catalogue("prices"), urlsplit(base_url).hostname or ""
     wanted = {name.lower() for name in names}
     for pattern, models in listed["hosts"].items():
         for name, price in models.items() if fnmatchcase(host, pattern) else ():
             if name.lower() in wanted:
-                share = price.get("batch", 1.0) if batch else 1.0
                 said = f"{listed['currency']}, {name} at {host}, {listed['date']}"
-                return Prices(share * price["input"], share * price["output"], said)
+                return Prices(price["input"], price["output"], said)
     return None
 
 
@@ -175,7 +171,7 @@ class EngineSettings(Settings):
         how = self.runtime
         if how.input_price is not None or how.output_price is not None:
             return Prices(how.input_price or 0.0, how.output_price or 0.0, "")
-        return catalogue_prices(self.base_url, (self.model, self.served_model), how.batch)
+        return catalogue_prices(self.base_url, (self.model, self.served_model))
 
     @model_validator(mode="after")
     def the_engine_has_what_it_needs(self) -> Self:
@@ -184,8 +180,6 @@ class EngineSettings(Settings):
             if self.kind != "recorded" or self.files:
                 raise ValueError("engine from=catalogue goes with kind=recorded, without files")
             needs["recorded"] = ()
-        if self.runtime.batch and self.kind != "openai":
-            raise ValueError(f"runtime.batch=true goes with engine kind=openai, not {self.kind}")
         for name in needs.get(self.kind, ("model",)):
             if not getattr(self, name):
                 raise ValueError(f"engine kind={self.kind} needs {name}")

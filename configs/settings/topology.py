@@ -62,9 +62,6 @@ class Assumptions(Settings):
     November 2026)"""
     client_tokens_per_second: PositiveFloat = 16_000.0
     """Streamed tokens that one process reads: 60 µs each, measured on one core"""
-    batch_tokens: PositiveFloat = 30e9
-    """That a batch API takes at once, and answers within a day: Together's limit for a model and
-    its window, which it calls best effort (docs.together.ai, November 2026)"""
     judged_per_core: PositiveFloat = 25.0
     """Answers judged a second and core: 16 tests of 2.4 ms each, by bench_judge.py"""
 

@@ -35,7 +35,6 @@ UNKNOWN = ""
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
-DAY_S = 86_400.0
 NO_MACHINES = Topology()
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
@@ -219,8 +218,6 @@ class Forecaster:
         """Tokens a second of an endpoint, and what binds them: its own limit or speed, the setting
         or this process; as far as an earlier result measured the same endpoint, by that."""
         engine = s.settings.engine
-        if engine.runtime.batch:
-            return s.assume("batch_tokens") / DAY_S, "the tokens a batch API takes a day bind"
         there = (p for p in alike if p.settings.get("engine.base_url") == engine.base_url)
         past = next(there, None)
         each, sustained, refused, whole = (

@@ -92,11 +92,11 @@ def test_a_price_of_the_catalogue_has_a_host_a_model_two_amounts_and_a_date():
     assert {"source", "date", "currency"} < set(listed)
     for models in listed["hosts"].values():
         for price in models.values():
-            assert set(price) - {"batch"} == {"input", "output"}
+            assert set(price) == {"input", "output"}
             assert 0 < price["input"] <= price["output"]
 
 
-def test_prices_are_found_by_host_and_either_name_and_the_settings_win(monkeypatch):
+def test_prices_are_found_by_host_and_either_name_and_the_settings_win():
     def prices(base_url: str, **more):
         said = {"kind": "openai", "model": "m", "base_url": base_url, **more}
         return EngineSettings.model_validate(said).prices
@@ -110,12 +110,6 @@ def test_prices_are_found_by_host_and_either_name_and_the_settings_win(monkeypat
     assert prices("http://localhost:8000/v1", model="DeepSeek-R1") is None
     runtime = {"output_price": 2.0}
     assert prices(mine, model="DeepSeek-R1", runtime=runtime) == (0.0, 2.0, "")
-    listed = {"a.example": {"m": {"input": 1.0, "output": 2.0, "batch": 0.5}}}
-    monkeypatch.setitem(read_catalogue("prices"), "hosts", listed)
-    for batch, expected in ((False, (1.0, 2.0)), (True, (0.5, 1.0))):
-        found = prices("https://a.example/v1", runtime={"batch": batch})
-        assert found
-        assert found[:2] == expected
 
 
 @pytest.mark.parametrize(
@@ -124,7 +118,6 @@ def test_prices_are_found_by_host_and_either_name_and_the_settings_win(monkeypat
         ("evaluate.protocols.countdown_test.date_from=2025-02-30", "out of range"),
         ("evaluate.protocols.countdown_test.date_to='20250228'", "must be written like 2025-02-28"),
         ("select.math_sources=[countdwn]", "select.math_sources: 'countdwn' is not collected"),
-        ("distill.engine.runtime.batch=true", "goes with engine kind=openai, not scripted"),
         ("topology.rl_gpus=2", "must be whole nodes, .* 1 × 0"),
         ("collect.sources.0={name: mine, files: [a.jsonl], size: 10}", "use limit"),
         ("collect.sources.0={use: skywork-math}", "no source 'sky.* did you mean skywork_math"),

@@ -138,7 +138,6 @@ FAST = {"stream_tokens_per_second": 500.0}
         ({"concurrency": 64}, MEASURED, 64 * 40, "concurrency 64 binds"),
         ({}, FAST, 16_000, "reading the streams in one process binds"),
         ({}, {"tokens_per_second": 70.0}, 70, "as fast as measured"),
-        ({"batch": True}, MEASURED, 30e9 / 86_400, "the tokens a batch API takes a day bind"),
     ],
 )
 def test_the_plan_says_what_binds_an_endpoint(tmp_path, runtime, measured, rate, binds):

@@ -31,7 +31,6 @@ ENGINES = {
     "scripted": "without_model:ScriptedEngine",
     "recorded": "without_model:RecordedEngine",
     "openai": "endpoint:EndpointEngine",
-    "batch": "batch_endpoint:BatchEngine",
     "vllm": "vllm_engine:VLLMEngine",
     "transformers": "transformers_engine:TransformersEngine",
 }
@@ -144,8 +143,7 @@ def is_local(settings: EngineSettings) -> bool:
 def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = None) -> Engine:
     """The engine of `settings`; raises EngineError with the cure when it cannot start. `key` is
     that of an endpoint; None: from the environment variable that the settings name."""
-    kind = "batch" if settings.runtime.batch else settings.kind
-    engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[kind]}")
+    engine = pkgutil.resolve_name(f"klear.training.engines.{ENGINES[settings.kind]}")
     return engine(settings, sampling, *((key,) if settings.kind == "openai" else ()))
 
 
