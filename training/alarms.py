@@ -34,10 +34,17 @@ def diverges(lines: Lines, now: Mapping[str, float]) -> str:
 
     The loss may be 3 times, the gradient norm 10 times its own median over the last 50 lines, or
     the first line where that was lower: what diverges early is a median soon. The first line says
-    nothing, nor does the loss of RL, which is about 0 and of either sign.
+    nothing, nor does the loss of RL, which is about 0 and of either sign. NaN and infinity say so
+    on any line, and so does an update that was left out for them, unless that is how fp16 finds the
+    scale of its loss.
     """
+    for name in (*TOO_HIGH, "eval/loss"):
+        if not math.isfinite(now.get(name, 0.0)):
+            return f"{name} is {now[name]}"
+    if (skipped := now.get("skipped_updates", 0.0)) and "loss_scale" not in now:
+        return f"{skipped:g} of {now['updates']:g} updates had a gradient that was NaN or infinite"
     for name, factor in TOO_HIGH.items():
-        values = [line[name] for line in lines if line.get(name, 0.0) > 0]
+        values = [line[name] for line in lines if 0 < line.get(name, 0.0) < math.inf]
         if values and name in now and not (name == "loss" and "updates" in now):
             usual = min(statistics.median(values[-WINDOW:]), values[0])
             if now[name] > factor * usual:

@@ -24,7 +24,7 @@ from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.training import layout
 from klear.training.alarms import DIVERGENCE, alarms
 from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.models import check_layout
+from klear.training.models import broken_weights, check_layout, check_weights
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
@@ -48,6 +48,7 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
         "use_cpu": not cuda,
         "gradient_checkpointing": s.runtime.gradient_checkpointing,
         "dataloader_pin_memory": cuda,
+        "logging_nan_inf_filter": False,  # it logs the mean of the other losses in their place
         "save_strategy": "steps",
         "shuffle_dataset": False,  # the plan and `prompt_order` shuffle
         "seed": seed,
@@ -141,6 +142,38 @@ def flush(folder: Path) -> None:
     for path in (p for p in folder.rglob("*") if p.is_file()):
         with path.open("rb") as file:
             os.fsync(file.fileno())
+
+
+LOWEST_SCALE = 1.0  # of the loss in fp16: a gradient that overflows there does so unscaled
+
+
+class FiniteCheckpoints:
+    """A transformers Trainer that writes no checkpoint with a weight that is NaN or infinite."""
+
+    def save_model(self: Any, *args: Any, **kwargs: Any) -> None:
+        fix = "lower the learning rate; the stage goes on from the checkpoint before"
+        where = f"step {self.state.global_step}, no checkpoint is written ({fix})"
+        check_weights(self.model, where, everywhere=True)
+        super().save_model(*args, **kwargs)  # type: ignore[misc]
+
+
+def skipped_by_scaler(trainer: Any) -> bool:
+    """Whether an update whose gradient overflowed is left out by the scaler of fp16, which then
+    halves its scale: not where that cannot help any more."""
+    scaler = trainer.accelerator.scaler
+    return scaler is not None and scaler.get_scale() > LOWEST_SCALE
+
+
+def likely_cause(trainer: Any) -> str:
+    """Why loss or gradient of `trainer` are probably not finite, with what to do."""
+    rate, norm = trainer.args.learning_rate, trainer.args.max_grad_norm
+    if broken := broken_weights(trainer.model):
+        made = f"the update before made the weight {broken[0]} NaN or infinite"
+        return f"{made}: lower the learning rate, {rate:g}, or warm up for longer"
+    if trainer.args.fp16:
+        return "fp16 has nothing above 65,504: set runtime.precision to bf16 or fp32"
+    finite = "the weights are finite, but no longer what they compute"
+    return f"{finite}: lower the learning rate, {rate:g}, or max_grad_norm, {norm:g}"
 
 
 CUT_LINE = "window.json"  # in a checkpoint: the sums of a log line that a stop has cut

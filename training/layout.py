@@ -36,6 +36,7 @@ RESULT = f"{SCRATCH}/result.json"
 ROLLOUT_JOURNAL = f"{SCRATCH}/rollouts.jsonl"
 STABLE = "STABLE"  # the file that marks a training checkpoint as whole
 ALARM = "alarm/"  # how the metrics begin that a log line has where an alarm rings: its step
+NON_FINITE = "non_finite_metrics"  # how many numbers of a line were NaN or infinite
 STOPPED = 75  # exit code of a training process that saved a checkpoint because it got SIGTERM
 
 PROGRESS_INTERVAL_S = 0.5
@@ -82,6 +83,13 @@ def read_lines(path: Path, after: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()[after:]]
 
 
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those that are finite, and how many are not, if any."""
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    dropped = len(metrics) - len(finite)
+    return finite | ({NON_FINITE: float(dropped)} if dropped else {})
+
+
 class StepLines:
     """JSON lines with a step each; a resumed run first drops what came after its start."""
 
@@ -100,9 +108,15 @@ class MetricsFile(StepLines):
 
     def __init__(self, out: Path, *, after_step: int = 0) -> None:
         super().__init__(out / METRICS, after_step=after_step)
+        self._named = set[str]()
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
-        finite = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        """Numbers that are not finite stay out, are counted, and are named the first time."""
+        finite = finite_metrics(metrics)
+        dropped = [name for name in metrics if name not in finite and name not in self._named]
+        if dropped:
+            self._named.update(dropped)
+            print(f"step {step}: not finite, so on no curve: {', '.join(dropped)}", flush=True)
         self.write({"step": step, "time": time.time(), "metrics": finite})
 
 

@@ -5,6 +5,7 @@ model card for people. They hold nothing of the machine that made them: no path,
 """
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import init_empty_weights
+from accelerate import PartialState, init_empty_weights
+from accelerate.utils import gather_object
 from pydantic import TypeAdapter
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
@@ -137,7 +139,34 @@ def load_to_train(
     """
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer)
-    return load_model(folder, attention=s.runtime.attention, dtype="float32"), tokenizer
+    model = load_model(folder, attention=s.runtime.attention, dtype="float32")
+    check_weights(model, f"{folder} cannot be trained: take another model, or make it again")
+    return model, tokenizer
+
+
+def broken_weights(model: nn.Module) -> list[str]:
+    """The parameters with a value that is NaN or infinite; of a sharded one this process looks at
+    its own part."""
+    return [name for name, weight in model.named_parameters() if not _is_finite(weight.detach())]
+
+
+def _is_finite(weight: Tensor) -> bool:
+    part = weight.to_local() if isinstance(weight, DTensor) else weight
+    if not part.is_floating_point() or not part.numel():
+        return True
+    part = part.float() if part.element_size() == 1 else part  # fp8
+    return all(math.isfinite(float(edge)) for edge in part.aminmax())  # of a NaN, both are NaN
+
+
+def check_weights(model: nn.Module, where: str, *, everywhere: bool = False) -> None:
+    """Raise FloatingPointError, which begins with `where`, if a weight is NaN or infinite:
+    with `everywhere` on all processes, which must all call it, so that none writes its part."""
+    names = broken_weights(model)
+    if everywhere and PartialState().num_processes > 1:
+        names = list(dict.fromkeys(gather_object(names)))
+    if names:
+        more = f" and {len(names) - 1} more" if names[1:] else ""
+        raise FloatingPointError(f"{where}: the weight {names[0]}{more} is NaN or infinite")
 
 
 def save_model(
@@ -147,7 +176,9 @@ def save_model(
     lineage: Sequence[TrainingStep] = (),
 ) -> None:
     """Write a Hugging Face folder, all or nothing: safetensors, tokenizer with chat template,
-    generation config, and with a `lineage` its model card."""
+    generation config, and with a `lineage` its model card. Raises FloatingPointError, and writes
+    nothing, where a weight is NaN or infinite, which one above 65,504 is in fp16."""
+    check_weights(model, f"{folder.name} is not written, as {model.dtype}")
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial, safe_serialization=True)

@@ -21,7 +21,14 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from klear.eval.tables import column
 from klear.training import layout, models, render
-from klear.training.callbacks import StableCheckpoints, in_trls_words, train
+from klear.training.callbacks import (
+    FiniteCheckpoints,
+    StableCheckpoints,
+    in_trls_words,
+    likely_cause,
+    skipped_by_scaler,
+    train,
+)
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import rank0_first, world_size
 from klear.training.packing import cut_steps, optimizer_steps
@@ -94,13 +101,14 @@ def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
     return dataset.select(train), dataset.select(held_out)
 
 
-class PlannedSFTTrainer(SFTTrainer):
-    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler."""
+class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
+    """SFTTrainer over a fixed plan of micro-batches; the last row of its dataset is the filler. A
+    loss or a gradient that is not finite ends it with FloatingPointError."""
 
     held_out: Dataset | None = None  # rows whose loss is logged, too
 
     def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
-        self.plan = plan
+        self.plan, self._micro = plan, 0
         super().__init__(*args, **kwargs)
         models.gradients_in_fp32(self)
 
@@ -113,6 +121,33 @@ class PlannedSFTTrainer(SFTTrainer):
             collate_fn=self.data_collator,
         )
         return self.accelerator.prepare(loader)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        if not loss.isfinite():
+            self._refuse("loss", float(loss), self._rows(self._micro))
+        self._micro = 0 if self.accelerator.sync_gradients else self._micro + 1
+        return loss
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        norm: Any = super()._get_grad_norm(model, grad_norm)
+        if not math.isfinite(float(norm)) and not skipped_by_scaler(self):
+            micros = range(self.args.gradient_accumulation_steps)
+            self._refuse("gradient norm", float(norm), [i for m in micros for i in self._rows(m)])
+        return norm
+
+    def _rows(self, micro: int) -> list[int]:
+        """The rows that a micro-batch of the present step has on this process."""
+        step = self.state.global_step * self.args.gradient_accumulation_steps + micro
+        a = self.accelerator
+        return self.plan[step * a.num_processes + a.process_index]
+
+    def _refuse(self, name: str, value: float, rows: list[int]) -> None:
+        which = ", ".join(map(str, rows[:8])) + (f" … ({len(rows)} rows)" if rows[8:] else "")
+        raise FloatingPointError(
+            f"step {self.state.global_step + 1}: the {name} is {value} in the batch of examples "
+            f"{which} (counted from 0, without those held out); {likely_cause(self)}"
+        )
 
     def _get_learning_rate(self) -> float:
         self._rates = self.lr_scheduler.get_last_lr()  # type: ignore[union-attr]
@@ -140,10 +175,15 @@ class PlannedSFTTrainer(SFTTrainer):
                 batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
                 count = (batch["labels"][:, 1:] != IGNORED).sum() * (i < len(rows))
                 loss = self.compute_loss(model, batch)
-                sums += torch.stack([loss.double().nan_to_num() * count, count])
+                sums += torch.stack([loss.double() * count, count])
         model.train()
         self._metrics["eval"].clear()  # TRL's own, of these passes
         total, tokens = map(float, self.accelerator.reduce(sums, "sum"))
+        if not math.isfinite(total):
+            raise FloatingPointError(
+                f"step {self.state.global_step}: the loss of the held-out examples is {total}; "
+                f"{likely_cause(self)}"
+            )
         return total / max(tokens, 1)
 
 

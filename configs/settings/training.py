@@ -47,7 +47,8 @@ class TrainRuntime(Runtime):
     """sdpa, eager, flash_attention_2 or 3 (whose packages are in no lock), or a kernel of the hub:
     kernels-community/flash-attn2"""
     stop_on_divergence: bool = False
-    """End the stage where loss or gradient norm is far above its running median"""
+    """End the stage where loss or gradient norm is far above its running median, or an update was
+    left out because its gradient was NaN or infinite (three in a row always end it)"""
     vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""
     """Of the server that RL with engine vllm_server asks"""
 

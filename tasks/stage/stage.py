@@ -11,7 +11,6 @@ told the outcome (state Cached or Completed), MLflow gets a child run for every 
 
 import inspect
 import logging
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ from klear.tasks.store.store import Artifact, InputRef, Manifest, file_sha256, s
 from klear.tasks.tracking.log_result import log_result
 from klear.tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
 from klear.tasks.tracking.run_tracker import StageLog
-from klear.training.layout import resuming
+from klear.training.layout import finite_metrics, resuming
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
@@ -236,7 +235,7 @@ class _Computation:
             settings=self.settings.model_dump(mode="json"),
             seed=run.seed if stage.takes_seed else None,
             inputs=tuple(InputRef(stage=i.stage, key=i.key, digest=i.digest) for i in self.inputs),
-            metrics={n: float(v) for n, v in metrics.items() if math.isfinite(v)},
+            metrics=finite_metrics({n: float(v) for n, v in metrics.items()}),
             seconds=seconds,
             pipeline_run=run.run_id,
             mlflow_run=mlflow_run,

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.training import losses
+from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
 from klear.training.models import gradients_in_fp32
 from klear.training.packing import prompt_order
 from klear.training.rl.config import GPPOConfig
@@ -31,6 +32,7 @@ from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, pl
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics
 
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
+MAX_SKIPPED_UPDATES = 3  # in a row: then no later one will be finite
 
 
 class LossScale(torch.amp.GradScaler):
@@ -53,7 +55,7 @@ class LossScale(torch.amp.GradScaler):
             super().update(new_scale)
 
 
-class GPPOTrainer(GRPOTrainer):
+class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
     """GRPOTrainer with GPPO's loss, filters and mini-batches; see the module's text."""
 
     _name = "GPPO"
@@ -82,7 +84,7 @@ class GPPOTrainer(GRPOTrainer):
         self._losses: list[Tensor | float] = []
         self._grad_norms: list[float] = []
         self._rewards = torch.empty(0)
-        self._unscored_in_a_row = 0
+        self._unscored_in_a_row = self._skipped_in_a_row = 0
         self._server = ""
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -214,7 +216,7 @@ class GPPOTrainer(GRPOTrainer):
             self._losses.append(loss)
         self._step += 1
         self._metrics["train"]["seconds/step"].append(time.perf_counter() - started)
-        return loss
+        return loss.nan_to_num(0.0, 0.0, 0.0)  # of transformers' own sum, which is not logged
 
     def _backward(self, model: nn.Module, micro: MicroBatch, update: Update) -> Tensor:
         with self.compute_loss_context_manager():
@@ -276,9 +278,17 @@ class GPPOTrainer(GRPOTrainer):
         norm: Any = super()._get_grad_norm(model, grad_norm)
         if any(p.grad is not None for p in model.parameters()):
             self._grad_norms.append(float(norm))
+            skipped = not math.isfinite(float(norm)) and not skipped_by_scaler(self)
+            self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
         if not math.isfinite(float(norm)) and self.accelerator.scaler is None:  # it skips them too
             for parameter in model.parameters():  # an optimizer leaves parameters without gradient
                 parameter.grad = None
+        if self._skipped_in_a_row == MAX_SKIPPED_UPDATES:
+            raise FloatingPointError(
+                f"rollout {self.state.global_step // self.args.updates + 1}: "
+                f"{MAX_SKIPPED_UPDATES} updates in a row had a gradient that is NaN or infinite; "
+                f"{likely_cause(self)}"
+            )
         return norm
 
     # ---------------------------------------------------------------------------------------- logs
@@ -292,6 +302,8 @@ class GPPOTrainer(GRPOTrainer):
             logs["grad_norm"] = sum(finite) / max(1, len(finite))
             logs["skipped_updates"] = float(len(norms) - len(finite))
             logs["updates"] = float(len(norms))
+            if self.accelerator.scaler is not None:
+                logs["loss_scale"] = self.accelerator.scaler.get_scale()
             logs.update(self._statistics.means(self.processes))
             tables = self._statistics.off_policy_tables(updates, self.processes)
             if self.on_off_policy is not None:
