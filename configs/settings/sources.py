@@ -109,12 +109,24 @@ class Source(Table):
     """Empty: the source has no answers"""
     answer_in_box: bool = False
     r"""The answer is the last \boxed{} of answer_field"""
+    answer_after: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """The answer is what follows the last of these in answer_field, as `####` in GSM8K"""
+    options_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """Options of a multiple choice: they join the prompt, and a number as answer is a letter"""
+    all_answers: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    """A list of several answers is the gold as a whole; else it is refused"""
     no_answers: tuple[str, ...] = ()
     """Values of answer_field that are none, like `proof`"""
     tests_field: str = "tests"
     """Fields that hold tests, joined by +; empty: the source has none"""
     checker_field: str = ""
     """A Python checker: argv input, answer, output; prints 1 or 0"""
+    setup_field: str = ""
+    """Code that runs before each assertion"""
+    show_tests: Annotated[int, Field(ge=0), DEFAULT_NOT_IN_KEY] = 0
+    """So many assertions join the prompt, which else would not name the function"""
+    shown_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    """List that they are taken from; empty: tests_field"""
     fn_name_field: str = ""
     """Field that names the function to call, if the tests do not"""
     time_limit_field: str = ""
@@ -160,7 +172,6 @@ class Source(Table):
     untrained: Annotated[bool, NOT_IN_KEY] = False
     """No stage takes it: it is there for what the filters find in it"""
 
-    setup_field: ClassVar = ""  # read by nothing: a part of every key
     time_limit_s: ClassVar = 6.0  # per test, where the row names no limit
     memory_mb: ClassVar = 1024
 

@@ -30,7 +30,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from klear.eval.programs.assertions import names_of
-from klear.eval.records import CheckerCase, TestSuite
+from klear.eval.records import AssertCase, CheckerCase, TestSuite
 from klear.eval.sandbox.zygote.asserts import PROVIDED
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
@@ -41,11 +41,17 @@ _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def parse_suite(
-    value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024
+    value: Any,
+    *,
+    fn_name: str = "",
+    time_limit_s: float = 6.0,
+    memory_mb: int = 1024,
+    helpers: str = "",
 ) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none. Raises
-    ValueError that says what is wrong with the value."""
-    suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name)
+    """The suite in `value`; limits and function name count where the value names none. `helpers`
+    may be Python code whose functions the tests use, as HumanEval's prompts are. Raises ValueError
+    that says what is wrong with the value."""
+    suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name, helpers)
     limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
     try:
         return TestSuite.model_validate({**limits, **suite})
@@ -62,6 +68,17 @@ def joined(suites: Sequence[TestSuite]) -> TestSuite:
         if (other.kind, other.fn_name) != (first.kind, first.fn_name):
             raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
     return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
+
+
+def with_setup(suite: TestSuite, code: str) -> TestSuite:
+    """Assertions each of which runs after `code`. Raises ValueError for tests of another kind."""
+    if not code:
+        return suite
+    if suite.kind != "assert":
+        raise ValueError(f"code before the tests is for assertions, not for {suite.kind} tests")
+    codes = [case.code for case in suite.cases if isinstance(case, AssertCase)]
+    cases = tuple(AssertCase(code=f"{code}\n{own}") for own in codes)
+    return suite.model_copy(update={"cases": cases})
 
 
 def with_checker(suite: TestSuite, program: str) -> TestSuite:
@@ -125,12 +142,12 @@ def pickled_text(data: bytes) -> str:
     return text
 
 
-def _suite(value: Any, fn_name: str) -> dict[str, Any]:
+def _suite(value: Any, fn_name: str, helpers: str = "") -> dict[str, Any]:
     """The fields of a TestSuite."""
     match value:
         case str():
             try:
-                return _python_tests(value, fn_name)
+                return _python_tests(value, fn_name, helpers)
             except _NO_PYTHON as error:
                 raise ValueError(f"tests are neither JSON nor Python: {error}") from error
         case []:
@@ -225,7 +242,7 @@ def _json(text: Any) -> Any:
         raise ValueError(f"{str(text)[:40]!r} is no JSON value") from error
 
 
-def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
+def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any]:
     """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
     module; one for all when there is other code among them.
     """
@@ -236,22 +253,37 @@ def _python_tests(source: str, fn_name: str) -> dict[str, Any]:
         raise ValueError("the Python tests hold no assert")
     lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
     setup: list[ast.stmt] = []
+    helping = ""
     if check:
         setup = [n for n in module if n is not check and not isinstance(n, ast.Expr)]
         used, _ = names_of(_code(lines, body))
         setup = setup if names_of(_code(lines, setup))[1] & used else []
         # some datasets use functions that only their own harness or their prompt defines
         used, own = names_of(_code(lines, [*setup, *body]))
-        if unknown := used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}:
+        unknown = used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}
+        if unknown and unknown <= (theirs := _functions(helpers)).keys():
+            helping = "\n".join(theirs[name] for name in sorted(unknown))
+        elif unknown:
             raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
     each = all(isinstance(n, ast.Assert) for n in body)
     parts = [[n] for n in body] if each else [body]
-    cases = [{"code": _code(lines, [*setup, *part])} for part in parts]
+    codes = (_code(lines, [*setup, *part]) for part in parts)
+    cases = [{"code": "\n".join(filter(None, (helping, code)))} for code in codes]
     for node in module:  # what the module itself passes to `check`, as in `check(Solution().f)`
         match node:
             case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
                 fn_name = fn_name or ast.unparse(what)
     return _of_kind("assert", fn_name, cases)
+
+
+def _functions(source: str) -> dict[str, str]:
+    """The functions that Python code defines, by name; none for any other text."""
+    try:
+        module = ast.parse(source)
+    except (*_NO_PYTHON, ValueError):
+        return {}
+    functions = (node for node in module.body if isinstance(node, ast.FunctionDef))
+    return {node.name: ast.unparse(node) for node in functions}
 
 
 def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:

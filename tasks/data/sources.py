@@ -16,9 +16,7 @@ from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source
 from klear.eval.answers import writable
 from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
-from klear.eval.tables import TableWriter
-from klear.tasks.data.generated import generated_problems
-from klear.tasks.data.row_to_problem import (
+from klear.eval.rows.to_problem import (
     BadField,
     Tables,
     field_of,
@@ -28,6 +26,8 @@ from klear.tasks.data.row_to_problem import (
     to_problem,
     traces_of,
 )
+from klear.eval.tables import TableWriter
+from klear.tasks.data.generated import generated_problems
 from klear.tasks.stage.progress import report
 
 ROWS_PER_REPORT = 500

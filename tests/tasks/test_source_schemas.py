@@ -16,14 +16,8 @@ import yaml
 from klear.configs.settings.sources import Source
 from klear.eval.records import CallCase, CheckerCase, Rejected, StdinCase, TestSuite
 from klear.eval.row_files import Row
-from klear.tasks.data.row_to_problem import (
-    BadField,
-    field_of,
-    pass_rate_of,
-    prompt_of,
-    to_problem,
-    traces_of,
-)
+from klear.eval.rows.fields import BadField, field_of
+from klear.eval.rows.to_problem import pass_rate_of, prompt_of, to_problem, traces_of
 from klear.tasks.data.sources import checked
 from tests.eval.evaluations_by_hand import packed
 
@@ -231,6 +225,69 @@ def test_assertions_of_skywork_and_klear_run_one_by_one(tests, fn_name, codes):
     assert [c.model_dump()["code"] for c in suite.cases] == codes
 
 
+def test_mbpp_shows_assertions_that_name_the_function_and_runs_its_setup_before_each():
+    tests = ["assert add(N, 1) == 2", "assert add(N, 2) == 3"]
+    row = {"text": "Add two numbers.", "test_setup_code": "N = 1", "test_list": tests}
+    problem = to_problem(row, Source(use="mbpp"))
+    shown = "Your code should pass these tests:\n\n" + "\n".join(tests)
+    assert problem.prompt == f"Add two numbers.\n\n{shown}"
+    assert [c.model_dump()["code"] for c in problem.tests.cases] == [f"N = 1\n{t}" for t in tests]
+    plus = {"prompt": "Add.", "test_list": tests, "test": "N = 1\nassert add(N, 1) == 2"}
+    prompt = to_problem(plus, Source(use="mbpp_plus")).prompt
+    assert prompt == f"Add.\n\nYour code should pass this test:\n\n{tests[0]}"
+
+
+def test_humanevals_tests_may_use_a_function_that_only_the_prompt_defines():
+    prompt = 'def twice(x):\n    return 2 * x\n\ndef half(x):\n    """The inverse of twice."""\n'
+    test = "def check(candidate):\n    assert candidate(twice(3)) == 3"
+    row = {"prompt": prompt, "entry_point": "half", "test": test}
+    (case,) = to_problem(row, Source(use="humaneval")).tests.cases
+    assert case.model_dump()["code"] == (
+        "def twice(x):\n    return 2 * x\nassert candidate(twice(3)) == 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "gold", "letter"),
+    [
+        (["Iron", "Neon"], 1, "B"),  # MMLU
+        (["Iron", "Neon"], "B", "B"),  # MMLU-Pro
+        (["A)21", "B)22"], "B", "B"),  # AQuA
+        ({"text": ["Iron", "Neon"], "label": ["1", "2"]}, "2", "B"),  # ARC
+        ({"A": "Iron", "B": "Neon"}, "neon", "B"),
+        ([[{"aoVal": "A", "content": "1"}], [{"aoVal": "B", "content": "2"}]], "B", "B"),
+        ("a ) 38 , b ) 27.5 , c ) none", "b", "B"),  # MathQA
+    ],
+)
+def test_options_join_the_prompt_and_the_gold_is_their_letter(options, gold, letter):
+    row = {"problem": "Which?", "options": options, "answer": gold}
+    problem = to_problem(row, source(options_field="options"))
+    assert problem.answer == letter
+    lines = problem.prompt.split("\n")
+    assert lines[0] == "Which?"
+    assert lines[3].startswith("B) ")
+    assert not lines[3].startswith("B) B")
+
+
+def test_a_gold_that_is_named_before_wrong_options_is_one_of_them_in_an_order_of_the_prompt():
+    row = {"Question": "Which?", "Correct Answer": "Neon"}
+    row |= {f"Incorrect Answer {i}": text for i, text in enumerate(["Iron", "Gold", "Tin"], 1)}
+    problem = to_problem(row, Source(use="gpqa_diamond"))
+    assert f"\n{problem.answer}) Neon\n" in problem.prompt
+    others = {to_problem({**row, "Question": f"{i}?"}, Source(use="gpqa_diamond")).answer
+              for i in range(30)}  # fmt: skip
+    assert others == {*"ABCD"}
+
+
+@pytest.mark.parametrize(("gold", "reason"), [
+    (2, "2 is the place of none of 2 options"), ("Tin", "'Tin' is none of the 2 options"),
+])  # fmt: skip
+def test_a_gold_that_is_no_option_is_refused(gold, reason):
+    row = {"problem": "Which?", "options": ["Iron", "Neon"], "answer": gold}
+    with pytest.raises(BadField, match=f"^field answer: {reason}"):
+        to_problem(row, source(options_field="options"))
+
+
 def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
     public = '[{"input": "1\\n[2]", "output": "3", "testtype": "functional"}]'
     private = [{"input": "4\n[5]", "output": "[6]", "testtype": "functional"}]
@@ -266,7 +323,16 @@ def test_what_is_no_prompt_is_named(value, reason):
         prompt_of({"p": value}, source(prompt_field="p"))
 
 
-def test_the_first_turn_of_a_user_is_the_prompt_whoever_spoke_before():
+def test_the_last_turn_of_a_user_is_the_prompt_with_the_examples_before_it():
+    few = [("system", "s"), ("user", "1?"), ("assistant", "1"), ("user", "2?"), ("assistant", "2")]
+    chat = [{"role": role, "content": text} for role, text in few]
+    prompt = prompt_of({"p": chat}, source(prompt_field="p"))
+    assert prompt == "User: 1?\n\nAssistant: 1\n\nUser: 2?"
+    traced = source(prompt_field="p", trace_fields=["p"], trace_model="m")
+    assert [trace.text for trace in traces_of({"p": chat}, traced)] == ["2"]
+
+
+def test_a_turn_of_a_user_is_the_prompt_whoever_spoke_before():
     chat = [{"from": "system", "value": "s"}, {"from": "user", "value": " q "}, {"from": "user"}]
     assert prompt_of({"p": chat}, source(prompt_field="p")) == "q"
 

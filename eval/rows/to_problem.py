@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,18 +11,22 @@ from pydantic import ValidationError
 
 from klear.configs.settings.sources import Lookup, Source
 from klear.eval.answers import extract_boxed
-from klear.eval.programs.formats import joined, parse_suite, with_checker
+from klear.eval.programs.formats import joined, parse_suite, with_checker, with_setup
 from klear.eval.records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
+from klear.eval.rows.fields import (
+    BadField,
+    answer_turn,
+    decoded,
+    field_of,
+    plain_text,
+    text_of,
+    turns_of,
+)
+from klear.eval.rows.golds import after_mark
+from klear.eval.rows.options import letter_of, options_of, shuffled, with_options
 
 Tables = Mapping[str, Mapping[str, str]]
 """The texts of each lookup table, by what its rows are found by."""
-
-
-class BadField(ValueError):
-    """A field that cannot be used; the message is `field NAME: what is wrong`."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"field {field}: {problem}")
 
 
 def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None) -> Problem:
@@ -55,35 +58,6 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
     return problem
 
 
-def field_of(row: dict[str, Any], name: str) -> Any:
-    """The value at `name`; None where there is none. A dot reaches into an object, also one written
-    as a JSON string, and into a list by number."""
-    if not name:
-        return None
-    if name in row:
-        return row[name]
-    value: Any = row
-    for part in name.split("."):
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                return None
-        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
-        else:
-            return None
-    return value
-
-
-def text_of(row: dict[str, Any], name: str) -> str:
-    """The text at `name`; empty when there is none or it is no text."""
-    value = field_of(row, name)
-    return value if isinstance(value, str) else ""
-
-
 def _date(row: dict[str, Any], name: str) -> str | None:
     """The ISO day; numbers are seconds since 1970."""
     value = field_of(row, name)
@@ -100,7 +74,7 @@ def _date(row: dict[str, Any], name: str) -> str | None:
 def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None) -> str:
     """The problem statement, without boilerplate. Raises BadField."""
     name = source.prompt_parts[0].field if source.prompt_parts else source.prompt_field
-    text = _parts(row, source) if source.prompt_parts else _plain(field_of(row, name), name)
+    text = _parts(row, source) if source.prompt_parts else plain_text(field_of(row, name), name)
     lookup = source.lookup
     if lookup and (text == lookup.placeholder or name == lookup.index_field):
         text = _looked_up(row, lookup, tables or {})
@@ -113,10 +87,27 @@ def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None)
             text = text.removesuffix(suffix.strip())
     if not text:
         raise BadField(name, "empty")
+    if source.options_field:
+        text = with_options(text, _options(row, source, text))
+    if source.show_tests and (shown := _shown_tests(row, source)):
+        which = "this test" if len(shown) == 1 else "these tests"
+        text = "\n\n".join([text, f"Your code should pass {which}:", "\n".join(shown)])
     return text
 
 
-USER, ASSISTANT = ("user", "human"), ("assistant", "gpt")
+def _options(row: dict[str, Any], source: Source, prompt: str) -> list[tuple[str, str]]:
+    options = options_of(row, source.options_field)
+    names = [name.strip() for name in source.options_field.split("+")]
+    return shuffled(options, prompt) if source.answer_field in names[:-1] else options
+
+
+def _shown_tests(row: dict[str, Any], source: Source) -> list[str]:
+    """The first assertions of the tests, as they stand there."""
+    for name in (source.shown_field or source.tests_field).split("+"):
+        value = decoded(field_of(row, name.strip()))
+        if isinstance(value, list) and value and all(isinstance(code, str) for code in value):
+            return [code.strip() for code in value[: source.show_tests]]
+    return []
 
 
 def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
@@ -128,9 +119,10 @@ def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
     model = text_of(row, source.trace_model) or source.trace_model
     for name in source.trace_fields:
         value = field_of(row, name)
+        turns = turns_of(value)
         several = isinstance(value, list) and all(isinstance(v, str | None) for v in value)
-        for each in value if several else (_of_chat(value, ASSISTANT),):
-            if each is not None and (text := _plain(each, name)):
+        for each in value if several else (answer_turn(turns) if turns else value,):
+            if each is not None and (text := plain_text(each, name)):
                 found.append(Trace(source=source.name, model=model, text=text))
     return found
 
@@ -151,25 +143,6 @@ def pass_rate_of(row: dict[str, Any], source: Source) -> PublishedRate | None:
         raise BadField(name, f"{value!r} is no pass rate between 0 and 1") from error
 
 
-def _of_chat(value: Any, who: tuple[str, ...]) -> Any:
-    """Of a chat the first turn of `who`; anything else as it is."""
-    if not isinstance(value, list):
-        return value
-    turns = (m for m in value if isinstance(m, dict))
-    turn = next((m for m in turns if (m.get("role") or m.get("from")) in who), {})
-    return turn.get("value") if turn.get("content") is None else turn["content"]
-
-
-def _plain(value: Any, name: str) -> str:
-    """The text itself, or of a chat the user's first turn."""
-    value = _of_chat(value, USER)
-    if value is None:
-        raise BadField(name, "missing")
-    if not isinstance(value, str):
-        raise BadField(name, f"must be text, this is a {type(value).__name__}")
-    return value.strip()
-
-
 def _parts(row: dict[str, Any], source: Source) -> str:
     texts: list[str] = []
     for number, part in enumerate(source.prompt_parts):
@@ -180,7 +153,7 @@ def _parts(row: dict[str, Any], source: Source) -> str:
             pairs = [(e.get("input", ""), e.get("output", "")) for e in value]
             text = "\n\n".join(f"Input:\n{i}\nOutput:\n{o}".strip() for i, o in pairs)
         else:
-            text = _plain(value, part.field)
+            text = plain_text(value, part.field)
         if text:
             texts.append(f"{part.heading}\n\n{text}" if part.heading else text)
         elif not number:
@@ -201,13 +174,16 @@ def _looked_up(row: dict[str, Any], lookup: Lookup, tables: Tables) -> str:
 def _answer(row: dict[str, Any], source: Source) -> str | None:
     name = source.answer_field
     value = field_of(row, name)
-    if isinstance(value, str) and value.startswith('["') and value.endswith('"]'):
-        with suppress(ValueError):
-            value = json.loads(value)  # Skywork-OR1: a list of texts inside a text
+    if source.options_field and value not in (None, ""):
+        bare = prompt_of(row, source.model_copy(update={"options_field": ""}))
+        return letter_of(value, _options(row, source, bare), name)
+    if isinstance(value, str) and value.startswith(('["', "['")) and value.endswith("]"):
+        value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
-        if len(value) > 1:
-            raise BadField(name, f"{len(value)} answers; the judge takes one")
-        value = value[0] if value else None
+        values = list(dict.fromkeys(str(v).strip() for v in value))
+        if len(values) > 1 and not source.all_answers:
+            raise BadField(name, f"{len(values)} answers; the judge takes one")
+        value = ", ".join(values) if len(values) > 1 else next(iter(value), None)
     if value is None:
         return _no_gold(source, name, "missing")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -215,6 +191,8 @@ def _answer(row: dict[str, Any], source: Source) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         raise BadField(name, f"{value} is no answer")
     text = str(value).strip()
+    if source.answer_after and text:
+        text = after_mark(text, source.answer_after, name)
     if source.answer_in_box and text:
         boxed = extract_boxed(text)
         if boxed.answer is None:
@@ -238,7 +216,7 @@ def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
     values = {name: field_of(row, name) for name in names}
     suites: list[TestSuite] = []
     for name, value in values.items():
-        if value in (None, "", "[]", [], {}):
+        if _holds_nothing(value):
             continue
         try:
             suite = parse_suite(
@@ -246,6 +224,7 @@ def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
                 fn_name=text_of(row, source.fn_name_field),
                 time_limit_s=_limit(row, source.time_limit_field, source.time_limit_s, 0.1),
                 memory_mb=round(_limit(row, source.memory_field, source.memory_mb, 16)),
+                helpers=text_of(row, source.prompt_field),
             )
         except (ValueError, RecursionError) as error:
             raise BadField(name, str(error)) from error
@@ -254,11 +233,24 @@ def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
         missing = all(value is None for value in values.values())
         return _no_gold(source, source.tests_field, "missing" if missing else "empty")
     try:
-        suite = joined(suites)
+        suite = with_setup(joined(suites), _lines(field_of(row, source.setup_field)))
         checker = text_of(row, source.checker_field)
         return with_checker(suite, checker) if checker.strip() else suite
     except ValueError as error:
         raise BadField(source.tests_field, str(error)) from error
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether there are no tests: CodeContests writes an empty group as two empty lists."""
+    value = decoded(value)
+    return not value or (isinstance(value, dict) and not any(value.values()))
+
+
+def _lines(value: Any) -> str:
+    """Code as a text or a list of lines."""
+    value = decoded(value)
+    lines = value if isinstance(value, list) else [value]
+    return "\n".join(line.strip() for line in lines if isinstance(line, str)).strip()
 
 
 def _limit(row: dict[str, Any], name: str, otherwise: float, least: float) -> float:

@@ -1,0 +1,1 @@
+"""Rows of published datasets, as files have them, made into problems."""

@@ -1,0 +1,115 @@
+"""Values inside a row: by dotted names, inside JSON and Python texts; a chat as one text."""
+
+import ast
+import json
+import warnings
+from typing import Any, NamedTuple
+
+USER, ASSISTANT = ("user", "human"), ("assistant", "gpt", "model", "bot")
+LONGEST_LITERAL = 16 << 20  # characters: Python takes some fifty times as much memory to read them
+
+
+class BadField(ValueError):
+    """A field that cannot be used; the message is `field NAME: what is wrong`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"field {field}: {problem}")
+
+
+class Turn(NamedTuple):
+    role: str
+    text: Any
+
+
+def decoded(value: Any) -> Any:
+    """The object or list that a text spells, as JSON or as Python writes it; else the value."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        with warnings.catch_warnings():  # of odd numbers in what may be no Python
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(value.strip()) if len(value) < LONGEST_LITERAL else value
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return value
+
+
+def field_of(row: dict[str, Any], name: str) -> Any:
+    """The value at `name`; None where there is none. A dot reaches into an object, also one written
+    as a JSON or Python text, and into a list by number."""
+    if not name:
+        return None
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        value = decoded(value)
+        if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
+            return None
+    return value
+
+
+def text_of(row: dict[str, Any], name: str) -> str:
+    """The text at `name`; empty when there is none or it is no text."""
+    value = field_of(row, name)
+    return value if isinstance(value, str) else ""
+
+
+def turns_of(value: Any) -> list[Turn] | None:
+    """The turns of a chat in order, whose texts may come in parts; None for what is no chat."""
+    value = decoded(value)
+    if not isinstance(value, list) or not all(isinstance(turn, dict) for turn in value):
+        return None
+    if not any("role" in turn or "from" in turn for turn in value):
+        return None
+    turns: list[Turn] = []
+    for turn in value:
+        text = next((turn[n] for n in ("content", "value") if turn.get(n) is not None), None)
+        if isinstance(text, list) and text and all(_is_part(part) for part in text):
+            text = "\n".join(part["text"] for part in text)
+        turns.append(Turn(str(turn.get("role") or turn.get("from") or ""), text))
+    return turns
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def question_turn(turns: list[Turn]) -> int:
+    """The place of the last turn of the user that holds anything; -1 where there is none."""
+    asked = (i for i, turn in enumerate(turns) if turn.role in USER and turn.text is not None)
+    return max(asked, default=-1)
+
+
+def answer_turn(turns: list[Turn]) -> Any:
+    """What the assistant answers to the question; None where it does not."""
+    after = turns[question_turn(turns) + 1 :]
+    return next((turn.text for turn in after if turn.role in ASSISTANT), None)
+
+
+def plain_text(value: Any, name: str) -> str:
+    """The text itself, or of a chat the last question of the user with the turns before it, as in
+    few-shot prompts. Raises BadField."""
+    turns = turns_of(value)
+    if turns:
+        place = question_turn(turns)
+        value = turns[place].text if place >= 0 else None
+        earlier = [
+            f"{'User' if turn.role in USER else 'Assistant'}: {turn.text.strip()}"
+            for turn in turns[: max(place, 0)]
+            if turn.role in (*USER, *ASSISTANT) and isinstance(turn.text, str)
+        ]
+        if earlier and isinstance(value, str):
+            value = "\n\n".join([*earlier, f"User: {value.strip()}"])
+    if value is None or value == []:
+        raise BadField(name, "missing")
+    if not isinstance(value, str):
+        raise BadField(name, f"must be text, this is a {type(value).__name__}")
+    return value.strip()

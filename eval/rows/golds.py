@@ -1,0 +1,85 @@
+r"""The gold of a row where its field holds more: a number after `####`, a box, "the answer is 7".
+
+And what is no gold for any checker: sentences, programs, a letter without its options.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+from klear.eval.answers import extract_boxed
+from klear.eval.rows.fields import BadField
+
+HASHES = "####"
+_ANNOUNCED = re.compile(
+    r"\b(?:final\s+|correct\s+)?answer\s*(?:\*\*)?\s*(?:is:?|[:=])(?=.*\w)", re.I
+)
+_TAG = re.compile(r"<answer>(?=.*</answer>)", re.DOTALL)
+_FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_SENTENCES = re.compile(r"[a-z)\d$]\.\s+[A-Z\\$]")
+_PROGRAM = re.compile(
+    r"^\s*(?:def |class |import |from \w[\w.]* import |print\(|#include|```)", re.M
+)
+_FILLER = re.compile(
+    r"^(?:therefore|thus|then|simply|exactly|just|indeed|equal to|equals)\b[\s,]*", re.I
+)
+MOST_WORDS = 8
+"""Words of a gold in words; what has more is a sentence that nobody answers to the letter."""
+
+
+class Rule(NamedTuple):
+    """How the gold stands in its field."""
+
+    form: Literal["plain", "after", "box"]
+    mark: str = ""
+
+
+def rule_of(text: str) -> Rule:
+    """How the gold stands in a text: after a mark, in the last box, or it is the whole text."""
+    if HASHES in text and text.rpartition(HASHES)[2].strip():
+        return Rule("after", HASHES)
+    if "boxed" in text and extract_boxed(text).answer is not None:
+        return Rule("box")
+    for pattern in (_TAG, _ANNOUNCED):
+        if marks := list(pattern.finditer(text)):
+            return Rule("after", marks[-1][0])
+    return Rule("plain")
+
+
+def after_mark(text: str, mark: str, name: str) -> str:
+    """The first sentence behind the last `mark`, without what only dresses it. Raises BadField."""
+    _, found, rest = text.rpartition(mark)
+    if not found:
+        raise BadField(name, f"no {mark!r} before an answer")
+    lines = rest.partition("</answer>")[0].strip(" \t\n*:").splitlines() or [""]
+    gold = re.split(r"\.(?=\s|$)", lines[0], maxsplit=1)[0].strip(" \t*")
+    gold = _FILLER.sub("", gold)
+    for before, after in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        inner = gold.removeprefix(before).removesuffix(after)
+        if len(inner) == len(gold) - len(before) - len(after) and before not in inner:
+            gold = inner.strip()
+    return gold
+
+
+def why_no_gold(gold: str, prompt: str) -> str:
+    """Why nothing could match the gold; empty where it may."""
+    if is_program(gold):
+        return "a program is no answer to compare with, and no field holds tests"
+    words = _WORD.findall(_FORMULA.sub(" ", gold))
+    if len(words) > MOST_WORDS or _SENTENCES.search(gold):
+        return f"reads like prose, which no answer matches: {gold[:60]!r}"
+    letter = gold.strip("()[]. ")
+    if re.fullmatch("[A-J]", letter) and not re.search(
+        rf"(?<![A-Za-z]){letter}(?![A-Za-z])", prompt
+    ):
+        return f"the letter {letter!r}, and the prompt has no options"
+    return ""
+
+
+def is_program(text: str) -> bool:
+    return bool(_PROGRAM.search(text))
+
+
+def is_short(text: str) -> bool:
+    """Whether a text of a solution's field is an answer by itself: a value, no sentence."""
+    return 0 < len(text) <= 60 and len(_WORD.findall(_FORMULA.sub(" ", text))) <= 1

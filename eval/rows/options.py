@@ -1,0 +1,124 @@
+"""Multiple choice: the options that a row lists, as part of the prompt, and the letter of the gold.
+
+Datasets write them as a list (`Iron`, or `A) Iron`), an object of texts and labels, an object by
+letter, a list of objects, one text, or a field each; the gold as a letter, a number or the option.
+"""
+
+import hashlib
+import re
+from typing import Any
+
+from klear.eval.rows.fields import BadField, decoded, field_of
+
+LETTERS = "ABCDEFGHIJ"  # those that the judge reads as a choice
+ASKED = "Answer with the letter of the right option."
+_LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])\s*[).:\]]\s*(.*)", re.DOTALL)
+_IN_A_TEXT = re.compile(r"(?:^|(?<=[\s,;]))[(\[]?([A-Za-z])\s?[).:\]]\s+(?=\S)")
+_TEXTS, _LABELS = ("text", "content", "value", "option"), ("label", "aoVal", "key", "letter", "id")
+
+
+def options_of(row: dict[str, Any], names: str) -> list[tuple[str, str]]:
+    """(label, text) of each option in the fields `names`, joined by +. A field with several has its
+    own labels; of several fields the labels are the ends of their names. Raises BadField."""
+    fields = [name.strip() for name in names.split("+")]
+    if len(fields) == 1:
+        options = _listed(decoded(field_of(row, names)))
+    else:
+        ends = [re.findall(r"[A-Za-z]|\d+", name)[-1:] for name in fields]
+        values = [field_of(row, name) for name in fields]
+        pairs = zip(("".join(end) for end in ends), values, strict=True)
+        options = [(label, value) for label, value in pairs if value not in (None, "")]
+    texts = [_plain(text) for _, text in options]
+    if not 1 <= len(options) <= len(LETTERS) or None in texts:
+        raise BadField(names, f"must be 1 to {len(LETTERS)} options")
+    return [(label.strip(), str(text)) for (label, _), text in zip(options, texts, strict=True)]
+
+
+def _plain(value: Any) -> str | None:
+    return str(value).strip() if isinstance(value, str | int | float) else None
+
+
+def _listed(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, str):
+        return _of_text(value)
+    if isinstance(value, dict):
+        texts = _first(value, _TEXTS)
+        if isinstance(texts, list):
+            labels = value.get("label")
+            labels = labels if isinstance(labels, list) else [""] * len(texts)
+            return [(str(label), text) for label, text in zip(labels, texts, strict=False)]
+        return [(str(label), text) for label, text in value.items() if text not in (None, "")]
+    if not isinstance(value, list):
+        return []
+    each = [v[0] if isinstance(v, list) and len(v) == 1 else v for v in value]
+    if all(isinstance(v, dict) for v in each):
+        return [(str(_first(v, _LABELS) or ""), _first(v, _TEXTS)) for v in each]
+    matches = [_LABELLED.fullmatch(v) if isinstance(v, str) else None for v in each]
+    labels = "".join(m[1] for m in matches if m).upper()
+    if len(labels) == len(each) and LETTERS.startswith(labels):
+        return [(m[1], m[2]) for m in matches if m]
+    return [("", v) for v in each]
+
+
+def _first(value: Any, names: tuple[str, ...]) -> Any:
+    return next((value[name] for name in names if name in value), None)
+
+
+def _of_text(text: str) -> list[tuple[str, Any]]:
+    """`a ) 38 , b ) 27 , c ) none` and the like, a line or several."""
+    found = list(_IN_A_TEXT.finditer(text))
+    labels = "".join(match[1] for match in found).upper()
+    if len(found) < 2 or not LETTERS.startswith(labels):
+        return []
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    parts = (text[m.end() : end] for m, end in zip(found, ends, strict=True))
+    return [(m[1], part.strip(" ,;\n")) for m, part in zip(found, parts, strict=True)]
+
+
+def shuffled(options: list[tuple[str, str]], prompt: str) -> list[tuple[str, str]]:
+    """In an order that the prompt draws: for datasets that name the right one first."""
+    seed = prompt.encode("utf-8", "replace")
+    return sorted(
+        options, key=lambda o: hashlib.sha256(seed + o[1].encode("utf-8", "replace")).digest()
+    )
+
+
+def with_options(prompt: str, options: list[tuple[str, str]]) -> str:
+    """The prompt with its options by letter, unless it has them already."""
+    texts = [text for _, text in options]
+    labelled = re.search(r"(?m)^\s*[(\[]?A\s*[).:\]]", prompt)
+    if labelled and all(text in prompt for text in texts):
+        return prompt
+    lines = [f"{letter}) {text}" for letter, text in zip(LETTERS, texts, strict=False)]
+    return "\n\n".join([prompt, "\n".join(lines), ASKED])
+
+
+def letter_of(gold: Any, options: list[tuple[str, str]], name: str) -> str:
+    """The letter of the right option, by label, text or place from 0. Raises BadField."""
+    texts, labels = [_folded(text) for _, text in options], [_folded(label) for label, _ in options]
+    word = _folded(gold)
+    bare, labelled = word.strip("()[].: "), _LABELLED.fullmatch(word)
+    by_text = texts.index(word) if texts.count(word) == 1 else -1
+    whole = isinstance(gold, int | float) and not isinstance(gold, bool) and gold == int(gold)
+    if bare in labels:
+        place = labels.index(bare)
+    elif whole or (bare.isdecimal() and by_text < 0):
+        place = int(gold)
+        if by_text not in (-1, place):
+            raise BadField(name, f"{gold!r} is an option, and the place of another one")
+        if not 0 <= place < len(options):
+            count = f"{len(options)} options, counted from 0"
+            raise BadField(name, f"{gold!r} is the place of none of {count}")
+    elif by_text >= 0:
+        place = by_text
+    elif bare.upper() in [*LETTERS[: len(options)]]:
+        place = LETTERS.index(bare.upper())
+    elif labelled and labelled[2] in texts:
+        place = texts.index(labelled[2])
+    else:
+        raise BadField(name, f"{str(gold)[:60]!r} is none of the {len(options)} options")
+    return LETTERS[place]
+
+
+def _folded(value: Any) -> str:
+    return " ".join(str(value).casefold().split())
