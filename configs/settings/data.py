@@ -41,6 +41,8 @@ class DecontaminateSettings(Settings):
     """whitespace: the published rule; alnum: also finds other typesetting"""
     min_coverage: Share = 0.0
     """Remove only if this share of the item's n-grams is shared; §3.1: one n-gram removes"""
+    min_words: Annotated[PositiveInt, DEFAULT_NOT_IN_KEY] = 1
+    """Items of fewer words match nothing: "Prove your answer." stands in many an unrelated row"""
     runtime: PartsRuntime = PartsRuntime()
 
 
@@ -153,6 +155,10 @@ class FilterRLSettings(Settings):
     """Share of the 16 completions that must pass; §3.2.1: 0.5"""
     code_inclusive: bool = False
     """Keep code at the threshold too, as the caption of Fig. 4; §3.2.1: only above it"""
+    guessing: Share = 0.02
+    """Of yes/no, true/false and choices keep those that guessing passes as often with at most this
+    probability: yes/no from 13 of 16 on (binomial tail 0.011; of the majority, 9, it is 0.40), one
+    of four choices from 9 of 16 on (0.0075), as the majority anyway; 1: as the paper, all"""
     pass_rates: Annotated[Literal["sampled", "published"], DEFAULT_NOT_IN_KEY] = "sampled"
     """published: those that rows bring, not measured here; problems without one are rejected"""
 

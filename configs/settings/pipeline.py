@@ -110,7 +110,8 @@ class Pipeline(Settings):
                 if name not in known:
                     raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
         exams = [source.name for source in self.benchmarks.sources]
-        for protocol in self.evaluate.protocols if exams else ():
+        chosen = "protocols" in self.evaluate.model_fields_set
+        for protocol in self.evaluate.protocols if exams and chosen else ():
             if (name := protocol.source or protocol.name) not in exams:
                 none = f"benchmarks.sources has no {name!r}{nearest(name, exams)}"
                 fix = f"benchmarks: {{sources+: [{{use: {name}}}]}}, or name one in `source`"

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from klear.configs.settings.data import FilterRLSettings
+from klear.eval.golds import chance_of_guessing, tail, unjudgeable
 from klear.eval.records import NO_GOLD, Problem
 from klear.eval.tables import read_table
 from klear.tasks.answers.difficulty import Tally, published_among, tallies_of
@@ -27,23 +28,32 @@ def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> t
     rate, code = counted.pass_rate, problem.domain == "code"
     if rate is None or counted.scored < settings.min_scored * counted.samples:
         return "too_few_scored", f"only {counted.scored} of {counted.samples} samples were scored"
+    if not counted.passed and (why := unjudgeable(problem)):
+        return "unjudgeable", f"unjudgeable: {why}"
     threshold = settings.code_threshold if code else settings.math_threshold
     inclusive = code and settings.code_inclusive
-    if rate > threshold or (inclusive and rate == threshold):
-        return "", ""
-    needed = f"needs {'at least' if inclusive else 'more than'} {threshold:g}"
     share = f"{counted.passed:g} of {counted.scored} samples pass"
     if counted.published:
         share = f"published pass rate {counted.pass_rate:g}"
+    if rate > threshold or (inclusive and rate == threshold):
+        chance = chance_of_guessing(problem)
+        luck = tail(round(counted.passed), counted.scored, chance) if chance else 0.0
+        if luck <= settings.guessing:
+            return "", ""
+        guessed = f"guessing at {chance:.2g} each does so in {luck:.1%} of cases"
+        return "guessable", f"{share}; {guessed}, more than guessing={settings.guessing:g}"
+    needed = f"needs {'at least' if inclusive else 'more than'} {threshold:g}"
     return "too_few_passed", f"{share}; {needed}"
 
 
-@stage(version=1, group="data")
+@stage(version=2, group="data")
 def filter_rl(
     out: Path, problems: Artifact, scores: Artifact, *, settings: FilterRLSettings
 ) -> Metrics:
     """Keep a problem when the share of its scored samples that pass exceeds the threshold.
 
+    Counted apart: golds that nobody can match (`unjudgeable`) and golds that guessing matches, of
+    which more is asked (`guessing`).
     `scores`: of our samples, or the collected rows that bring pass rates.
     """
     source, tallies = problems.file("kept.parquet"), tallies_of(scores)
@@ -53,6 +63,7 @@ def filter_rl(
         if kind:
             reasons[row] = reason
         counts[f"rejected_{kind}" if kind else f"kept_{problem.domain}"] += 1
+        counts["guessable"] += chance_of_guessing(problem) > 0
     split = split_rows(source, reasons.items(), out)
     kept = {"kept": split["kept"], "rejected": split["rejected"]}
     return {**kept, **dict(sorted(counts.items())), **published_among(tallies)}

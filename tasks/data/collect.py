@@ -18,6 +18,7 @@ from klear.eval.records import Rejected
 from klear.eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
 from klear.tasks.data.sources import (
     COUNTS,
+    GOLDS,
     KEPT,
     PART_BYTES,
     REJECTED,
@@ -86,5 +87,8 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     return {
         **{"kept": tables[KEPT].rows, "rejected": tables[REJECTED].rows},
         **{name: n for name, n in in_order if n or name.startswith("kept/")},
-        "left_out": sum(n for name, n in in_order if name.startswith("left_out/")),
+        **{
+            total: sum(n for name, n in in_order if name.startswith(f"{total}/"))
+            for total in ("left_out", *GOLDS)
+        },
     }

@@ -6,6 +6,7 @@ imports Prefect, so that the worker processes of `collect` start in half a secon
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
+from klear.eval.golds import chance_of_guessing, unjudgeable
 from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
 from klear.eval.rows.to_problem import (
@@ -37,6 +39,8 @@ LONGEST_ROW = 1_000_000
 """Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
 TRACES, PASS_RATES = "traces.parquet", "pass_rates.parquet"
+GOLDS = UNJUDGEABLE, GUESSABLE = "unjudgeable", "guessable"
+"""Problems whose gold nobody can match, and whose gold guessing matches, as counts name them."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -202,7 +206,7 @@ def tables_of(sources: Iterable[Source]) -> dict[str, type[Record]]:
 def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: int) -> None:
     """Write the problems, their published answers, rejects and counts of one part to `folder`."""
     source = settings.to_read(part.source)
-    left_out = 0
+    left_out, golds = 0, Counter[str](dict.fromkeys(GOLDS, 0))
     with ExitStack() as stack:
         tables = {
             name: stack.enter_context(TableWriter(folder / name, record))
@@ -211,6 +215,7 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
         for number, row in enumerate(read_source(part, settings, seed), 1):
             if isinstance(row, Collected):
                 tables[KEPT].write(row.problem)
+                golds.update(kind_of_gold(row.problem))
                 of_it = {"problem_id": row.problem.id}
                 for trace in row.traces:
                     tables[TRACES].write(trace.model_copy(update=of_it))
@@ -224,7 +229,16 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
             if tables[KEPT].rows == source.limit:
                 break
     counts = {Path(name).stem: table.rows for name, table in tables.items()}
-    (folder / COUNTS).write_text(json.dumps({**counts, "left_out": left_out}))
+    (folder / COUNTS).write_text(json.dumps({**counts, **golds, "left_out": left_out}))
+
+
+def kind_of_gold(problem: Problem) -> list[str]:
+    """Those of GOLDS that the problem's gold is."""
+    return [
+        name
+        for name, is_one in zip(GOLDS, (unjudgeable, chance_of_guessing), strict=True)
+        if is_one(problem)
+    ]
 
 
 def read_source(

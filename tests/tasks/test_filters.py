@@ -1,6 +1,7 @@
 """What RL is trained on and how hard a problem is; and a prompt without gold goes through every
 stage: kept for SFT, never scored, never rewarded."""
 
+from math import comb
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from klear.configs.settings.data import (
     SelectSettings,
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.eval.golds import chance_of_guessing, tail, unjudgeable
 from klear.eval.judge.judge import Judge
 from klear.eval.records import (
     NO_GOLD,
@@ -252,3 +254,64 @@ def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(judged):
     metrics = filter_rl.body(out, judged, judged, settings=FilterRLSettings())
     assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
     assert [r.reason for r in rejected_in(out)] == [NO_GOLD, NO_GOLD]
+
+
+# ---------------------------------------------------------------- golds
+
+
+@pytest.mark.parametrize(
+    ("gold", "prompt", "why"),
+    [
+        ("proof", "Prove that n is odd.", "no answer"),
+        ("See the solution above.", "Find n.", "no answer"),
+        ("The set is linearly independent because no vector repeats.", "Is it?", "a sentence"),
+        (r"\frac{S_{n}}{2}", "What is half of the sum?", "depends on S_n"),
+        (r"\frac{S_{n}}{2}", "Let $S_n$ be the sum. What is half of it?", ""),
+        ("no real solutions exist", "Solve it.", ""),
+        (r"\text{all real numbers except } 2", "Where is it defined?", ""),
+        (r"S_{n}=n^2", "What is the sum?", ""),  # n^2 answers it
+        ("The steady state current is 2 amps.", "Which current?", ""),  # 2 answers it
+    ],
+)
+def test_a_gold_that_nobody_can_match_says_why(gold: str, prompt: str, why: str):
+    reason = unjudgeable(Problem(domain="math", prompt=prompt, answer=gold))
+    assert why in reason if why else not reason
+
+
+@pytest.mark.parametrize(
+    ("gold", "prompt", "chance"),
+    [
+        ("Yes", "Is it?", 1 / 2),
+        (r"\text{False}", "True or false?", 1 / 2),
+        ("(B)", "Which? (A) 1 (B) 2 (C) 3 (D) 4 (E) 5", 1 / 5),
+        ("C", "Which kind is it?", 1 / 4),
+        ("12", "How many?", 0.0),
+        ("no solution", "Solve it.", 0.0),
+    ],
+)
+def test_what_guessing_matches_is_known_by_its_gold(gold: str, prompt: str, chance: float):
+    problem = Problem(domain="math", prompt=prompt, answer=gold)
+    assert chance_of_guessing(problem) == pytest.approx(chance)
+
+
+def test_golds_that_nobody_matches_and_coins_that_match_them_are_counted_apart(tmp_path: Path):
+    """A coin passes nine of sixteen in two of five yes/no problems, thirteen in one of a hundred:
+    P(X ≥ k) = Σ C(16, i) / 2¹⁶ over i ≥ k."""
+    assert sum(comb(16, i) for i in range(9, 17)) / 2**16 == pytest.approx(tail(9, 16, 0.5))
+    golds = {"open": "7", "prose": "proof", "coin": "yes", "sure": "yes"}
+    problems = [math_problem(i, id=i).model_copy(update={"answer": g}) for i, g in golds.items()]
+    passed = {"open": 9, "prose": 0, "coin": 12, "sure": 13}
+    scores = [score(i, k, k < n) for i, n in passed.items() for k in range(16)]
+    data, out = folder_with(tmp_path, kept=problems, scores=scores), tmp_path / "out"
+    metrics = filter_rl.body(out, data, data, settings=FilterRLSettings())
+    assert [p.id for p in kept_in(out)] == ["open", "sure"]
+    reasons = {r.id: r.reason for r in rejected_in(out)}
+    assert reasons["prose"] == "unjudgeable: the gold is no answer: 'proof'"
+    assert reasons["coin"] == (
+        "12 of 16 samples pass; guessing at 0.5 each does so in 3.8% of cases, more than "
+        "guessing=0.02"
+    )
+    assert (metrics["rejected_unjudgeable"], metrics["rejected_guessable"]) == (1, 1)
+    assert (metrics["guessable"], metrics["kept"]) == (2, 2)
+    as_the_paper = FilterRLSettings(guessing=1)
+    assert filter_rl.body(out, data, data, settings=as_the_paper)["kept"] == 3
