@@ -27,7 +27,7 @@ _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
     *("eval/sandbox/*.txt", "eval/math_answers/*.toml"),
-    "requirements-*.lock",
+    "requirements-[cg]pu.lock",
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""
 _PINNED = re.compile(r"^([\w.-]+)==", re.MULTILINE)

@@ -1,4 +1,4 @@
-# Every part of klear on a machine without GPUs. Build from the root of the repository:
+# Every part of klear but vLLM on a machine without GPUs. Build from the root of the repository:
 #   docker build -f deployments/docker/cpu.Dockerfile -t klear:cpu .
 # The lock means PyTorch's CPU build, which its own index serves and PyPI does not. A mirror of both:
 #   --build-arg PIP_INDEX_URL=… --build-arg PIP_EXTRA_INDEX_URL=…

@@ -60,16 +60,19 @@ def lock_file() -> Path:
 
 
 def versions() -> str:
-    """Every `name==version` of the lock is what is installed."""
-    lock, wrong = lock_file(), []
-    for name, pinned in _PIN.findall(lock.read_text(encoding="utf-8")):
-        found = "missing"
-        with suppress(PackageNotFoundError):
-            found = version(name)
-        if pinned not in (found, found.partition("+")[0]):
-            wrong.append(f"{name} is {found} (locked: {pinned})")
+    """Every `name==version` of the lock is what is installed; of the list for tests, what is."""
+    lock, wrong, lists = lock_file(), list[str](), set[str]()
+    for file in sorted(lock.parent.glob(f"{lock.stem}*.lock"), reverse=True):
+        for name, pinned in _PIN.findall(file.read_text(encoding="utf-8")):
+            installed = "missing" if file == lock else pinned
+            with suppress(PackageNotFoundError):
+                installed = version(name)
+            if pinned not in (installed, installed.partition("+")[0]):
+                wrong.append(f"{name} is {installed} (locked: {pinned})")
+                lists.add(file.name)
     if wrong:
-        raise RuntimeError(f"{'; '.join(wrong)}; fix: pip install --no-deps -r {lock.name}")
+        fix = f"pip install --no-deps -r {' -r '.join(sorted(lists))}"
+        raise RuntimeError(f"{'; '.join(wrong)}; fix: {fix}")
     return f"as in {lock.name}, Python {sys.version.split()[0]}"
 
 

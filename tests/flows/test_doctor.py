@@ -28,6 +28,7 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
         "# comment\n--extra-index-url https://example.org\ntorch==2.13.0+cpu\ntrl==1.16.0 ; a\n"
         "ray[default]==2.60 \\\n    --hash=sha256:abc\nmlflow==3.17.2\n"
     )
+    (tmp_path / "requirements-cpu-test.lock").write_text("moto==5.2.5\nruff==0.17.5\n")
     installed = {"torch": "2.13.0+cpu", "trl": "1.16.0", "mlflow": "3.17.2", "ray": "2.60"}
 
     def version(name: str) -> str:
@@ -46,6 +47,12 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
     assert str(caught.value) == (
         "torch is 2.13.0+cu130 (locked: 2.13.0+cpu); trl is missing (locked: 1.16.0); "
         "ray is 2.61 (locked: 2.60); fix: pip install --no-deps -r requirements-cpu.lock"
+    )
+    installed |= {"torch": "2.13.0+cpu", "ray": "2.60", "trl": "1.16.0", "moto": "5.2.4"}
+    with pytest.raises(RuntimeError) as caught:  # ruff, too, is for tests alone and may be missing
+        versions()
+    assert str(caught.value) == (
+        "moto is 5.2.4 (locked: 5.2.5); fix: pip install --no-deps -r requirements-cpu-test.lock"
     )
 
 

@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,15 @@ TICK_S = 1.0  # between looks at how many may be asked, where no answer comes
 
 class EngineError(RuntimeError):
     """An engine cannot go on; the message says what to change. Finished samples are kept."""
+
+
+def require_vllm() -> None:
+    """Raises EngineError where it is not installed: without a GPU the demo does not need it."""
+    if find_spec("vllm") is None:
+        raise EngineError(
+            "this engine needs vLLM, which is not installed: run `make test-env`, with a GPU `make "
+            "gpu-env` (or pip install vllm), or take engine=transformers"
+        )
 
 
 class Request(NamedTuple):

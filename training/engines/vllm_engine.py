@@ -10,7 +10,7 @@ from typing import Any
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
-from klear.training.engines.interface import EngineError, Request, ask_concurrently
+from klear.training.engines.interface import EngineError, Request, ask_concurrently, require_vllm
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.render import prompt_ids
 
@@ -21,6 +21,7 @@ class VLLMEngine(LocalModel):
     """A model in vLLM's engine processes: tensor, pipeline and data parallel."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
+        require_vllm()
         super().__init__(settings, sampling)
         self._names = count()
         self._runner = asyncio.Runner()

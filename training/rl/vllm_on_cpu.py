@@ -11,6 +11,7 @@ from trl.generation.vllm_generation import extract_logprobs
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
+from klear.training.engines.interface import require_vllm
 from klear.training.launch.ranks import rank, world_size
 from klear.training.models import policy_on_each
 from klear.training.render import prompt_ids
@@ -29,6 +30,7 @@ class VLLMOnCPU:
     """TRL's hook for sampling: every rollout comes from the policy as it is then."""
 
     def __init__(self, model: PreTrainedModel, args: GRPOConfig) -> None:
+        require_vllm()
         places = {"RANK": rank(), "LOCAL_RANK": rank(), "WORLD_SIZE": world_size()}
         for name, value in {"VLLM_ENABLE_V1_MULTIPROCESSING": 0, **places}.items():
             os.environ.setdefault(name, str(value))
