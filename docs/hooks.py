@@ -6,6 +6,7 @@ import json
 import os.path
 import re
 import tomllib
+from dataclasses import MISSING
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -120,6 +121,34 @@ def metrics_page() -> str:
     return read_catalogue("metrics")["page"]["head"] + "".join(rows)
 
 
+def trl_options() -> str:
+    """Every option of GRPOConfig: as GPPOTrainer takes it."""
+    config = import_module("klear.training.rl.config")
+    trl, refused = config.GRPOConfig.__dataclass_fields__, config.OPTIONS["refused"]
+    ours = config.GPPOConfig.__dataclass_fields__
+    rows = ["| option | default | GPPOTrainer |", "|---|---|---|"]
+    for name in sorted(trl):
+        default, takes = (trl[name].default, ours[name].default), "as TRL"
+        if name in refused:
+            values, *instead = refused[name]
+            one = "only " + ", ".join(f"`{value}`" for value in values)
+            takes = ": ".join([one, *instead])
+        elif name in config.OPTIONS["mapped"]:
+            takes = config.OPTIONS["mapped"][name]
+        shown = " → ".join(dict.fromkeys(f"`{d}`" for d in default if not callable(d)))
+        shown = "" if isinstance(trl[name].default, type(MISSING)) else shown
+        rows.append(f"| `{name}` | {shown} | {takes} |")
+    page = [
+        "# Options of GRPOConfig",
+        "`GPPOConfig` has every option of TRL's `GRPOConfig`. This table, made from the code, says "
+        "which `GPPOTrainer` takes as TRL does, which mean something else, and of which it refuses "
+        "other values when it is built. TRL's default → ours, where they differ. What `GPPOConfig` "
+        "adds is in [the trainer](../training/README.md).",
+        "\n".join(rows),
+    ]
+    return "\n\n".join(page) + "\n"
+
+
 def _paths(groups: dict[str, Any], wanted: str) -> list[str]:
     """Where in the tree a group stands."""
     found, left = [], [("", "Pipeline")]
@@ -200,6 +229,7 @@ GENERATED = {
     "configuration.md": configuration,
     "metrics.md": metrics_page,
     "sources.md": sources,
+    "trl_options.md": trl_options,
 }
 
 

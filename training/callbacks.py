@@ -50,7 +50,6 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
         "dataloader_pin_memory": cuda,
         "logging_nan_inf_filter": False,  # it logs the mean of the other losses in their place
         "save_strategy": "steps",
-        "shuffle_dataset": False,  # the plan and `prompt_order` shuffle
         "seed": seed,
         "data_seed": seed,
         "report_to": [],

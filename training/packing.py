@@ -86,11 +86,12 @@ def cut_steps(
 
 
 def prompt_order(
-    prompts: int, *, prompts_per_step: int, rollouts: int, updates: int, steps: int, seed: int
-) -> list[int]:
+    prompts: int, *, prompts_per_step: int, rollouts: int, updates: int, steps: int, seed: int,
+    shuffle: bool = True,
+) -> list[int]:  # fmt: skip
     """Which prompts each rollout step uses, in the shape TRL's generation batches expect.
 
-    Epochs over the prompts are shuffled by (`seed`, epoch) and run on without a break. Each prompt
+    Epochs over the prompts, with `shuffle` by (`seed`, epoch), run on without a break. Each prompt
     is repeated `rollouts` times, and each step `updates` times (TRL reads the batch of a rollout
     once for every optimizer update). The whole run is one pass, hence resuming is skipping.
     """
@@ -99,7 +100,8 @@ def prompt_order(
     stream: list[int] = []
     for epoch in range(-(-steps * prompts_per_step // prompts)):
         order = list(range(prompts))
-        random.Random(f"{seed}:{epoch}").shuffle(order)
+        if shuffle:
+            random.Random(f"{seed}:{epoch}").shuffle(order)
         stream += order
     chosen: list[int] = []
     for start in range(0, steps * prompts_per_step, prompts_per_step):

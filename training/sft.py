@@ -226,6 +226,7 @@ def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
         max_length=None,  # the rows are cut already, and counted
         padding_free=s.packing,
         dataset_kwargs={"skip_prepare_dataset": True},
+        shuffle_dataset=False,  # the plan does
         accelerator_config={"even_batches": False, "split_batches": False},
         logging_steps=every,
         logging_first_step=False,

@@ -290,7 +290,8 @@ def rollout(lengths):
 
 
 def plan_updates(rollout, packed=False, **changes):
-    cut = {"num_generations": 1, "mini_batch_groups": 100, "updates": 1, "micro_batch_tokens": 20}
+    cut = {"num_generations": 1, "mini_batch_groups": 100, "updates_a_pass": 1,
+           "num_iterations": 1, "micro_batch_tokens": 20}  # fmt: skip
     args: Any = SimpleNamespace(**(cut | changes))
     return plan_of(rollout, random.Random(0), ALONE, args, packed)
 

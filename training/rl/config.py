@@ -17,6 +17,7 @@ from klear.training.callbacks import in_trls_words
 from klear.training.losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
+"""Those of GRPOConfig that are not taken as they are."""
 UNCUT = {"top_p": [[1.0]], "top_k": [[0]], "min_p": [[None, 0.0]], "repetition_penalty": [[1.0]]}
 """With vLLM: the ratio to what it sampled from is that of the whole distribution."""
 IN_TRLS_WORDS = {"eps_low": "epsilon", "eps_high": "epsilon_high"}
@@ -57,24 +58,38 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        options = OPTIONS | {"policy_loss": [[*POLICY_LOSSES]]} | (UNCUT if self.use_vllm else {})
+        options = (
+            OPTIONS["refused"]
+            | {"policy_loss": [[*POLICY_LOSSES]]}
+            | (UNCUT if self.use_vllm else {})
+        )
         for name, (allowed, *instead) in options.items():
             if (value := getattr(self, name)) not in allowed:
-                said = "; ".join([f"GPPOTrainer takes one of {allowed}", *instead])
-                raise ValueError(f"{name}={value!r}: {said}")
+                message = "; ".join([f"GPPOTrainer takes one of {allowed}", *instead])
+                raise ValueError(f"{name}={value!r}: {message}")
         self._refuse_unread()
         each, group = self.per_device_train_batch_size, self.num_generations or 1
+        updates = self.updates_a_pass
         mini_batch = each * self.world_size
-        if each * self.updates % group or mini_batch % (group * self.oversampling):
+        if each * updates % group or mini_batch % (group * self.oversampling):
             raise ValueError(
-                f"devices and mini-batches take whole groups: {each} × {self.updates} sequences of "
+                f"devices and mini-batches take whole groups: {each} × {updates} sequences of "
                 f"a device, and {mini_batch} of a mini-batch / oversampling = {self.oversampling}, "
                 f"must be multiples of num_generations = {group}"
             )
-        if self.save_strategy == "steps" and self.save_steps % self.updates:
+        whole = {"max_steps": self.max_steps} if self.max_steps > 0 else {}
+        whole |= {"save_steps": self.save_steps} if self.save_strategy == "steps" else {}
+        whole |= {"eval_steps": self.eval_steps} if self.save_strategy == "best" else {}
+        for name, steps in whole.items():
+            if (steps or 0) % self.updates:
+                raise ValueError(
+                    f"{name}={steps} must be a multiple of steps_per_generation × num_iterations = "
+                    f"{self.updates}: a checkpoint lies between two rollouts"
+                )
+        if self.metric_for_best_model in ("loss", "eval_loss"):
             raise ValueError(
-                f"save_steps={self.save_steps} must be a multiple of steps_per_generation = "
-                f"{self.updates}: a checkpoint lies between two rollouts"
+                "an evaluation samples and scores, and has no loss: metric_for_best_model="
+                "'eval_reward' (of load_best_model_at_end, and of lr_scheduler_type)"
             )
 
     def _refuse_unread(self) -> None:
@@ -86,9 +101,14 @@ class GPPOConfig(GRPOConfig):
         refuse_unread(self.policy_loss, self.advantage, changed)
 
     @property
+    def updates_a_pass(self) -> int:
+        """Optimizer updates that see every answer of a rollout once."""
+        return self.steps_per_generation or 1
+
+    @property
     def updates(self) -> int:
         """Optimizer updates of one rollout."""
-        return self.steps_per_generation or 1
+        return self.updates_a_pass * self.num_iterations
 
     @property
     def mini_batch_groups(self) -> int:
@@ -137,6 +157,8 @@ def gppo_config(
     updates = units["steps_per_generation"]
     return GPPOConfig(
         **in_trls_words(s, seed, checkpoints),
+        shuffle_dataset=True,
+        router_aux_loss_coef=0.0,
         **{name: getattr(s, name) for name in SAME_NAME},
         **dict(s.shape),
         **units,

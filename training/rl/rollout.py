@@ -115,9 +115,10 @@ def plan_updates(
 
     Survivors beyond `args.updates` full mini-batches are left out. When groups were dropped there
     are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most
-    `args.micro_batch_tokens`, padding included. All processes plan as many of both.
+    `args.micro_batch_tokens`, padding included. All processes plan as many of both, and of a pass
+    each of `args.num_iterations` is the same.
     """
-    size, most = args.num_generations or 1, args.mini_batch_groups * args.updates
+    size, most = args.num_generations or 1, args.mini_batch_groups * args.updates_a_pass
     starts = range(0, len(rollout.tokens), size)
     groups = [[i for i in range(s, s + size) if rollout.keep[i]] for s in starts]
     groups = [g for g in groups if g]
@@ -127,7 +128,7 @@ def plan_updates(
         return []
     groups = groups[: quotas[processes.rank]]
     rng.shuffle(groups)
-    updates = min(args.updates, max(1, round(survivors / args.mini_batch_groups)))
+    updates = min(args.updates_a_pass, max(1, round(survivors / args.mini_batch_groups)))
     plan, lengths = [], list(map(len, rollout.tokens))
     for number in range(updates):
         rows = [i for group in groups[number::updates] for i in group]
@@ -140,7 +141,7 @@ def plan_updates(
         positive = [t for t, i in zip(tokens, rows, strict=True) if rollout.positive[i]]
         totals = processes.total([sum(tokens), sum(positive), float(len(rows))])
         plan.append(Update(batches, *totals))
-    return plan
+    return plan * args.num_iterations
 
 
 def fair_quotas(counts: Sequence[int], most: int) -> list[int]:

@@ -15,12 +15,16 @@ the private methods this file replaces or calls to the pinned version.
 import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch import Tensor, nn
+from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import get_config_model_id
 
 from klear.training import losses
 from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
@@ -31,8 +35,36 @@ from klear.training.rl.off_policy_counts import Table, headline
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics
 
+TEXT_ALONE = "GPPOTrainer trains on text alone"
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
 MAX_SKIPPED_UPDATES = 3  # in a row: then no later one will be finite
+
+
+def refuse_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise where arguments of GRPOTrainer, by name, are none that an update of GPPO could use."""
+    args, dataset = arguments["args"], arguments.get("train_dataset")
+    if not isinstance(args, GPPOConfig):
+        raise TypeError(
+            f"args is a {type(args).__name__}: take GPPOConfig, which has the same options; where "
+            "its defaults or its choice differ, its message and docs/trl_options.md say so"
+        )
+    if refused := [n for n in ("tools", "environment_factory") if arguments.get(n)]:
+        raise ValueError(f"{TEXT_ALONE}, without {' and '.join(refused)}: TRL's GRPOTrainer has it")
+    if isinstance(arguments.get("processing_class"), ProcessorMixin):
+        raise ValueError(f"{TEXT_ALONE}: pass the processor's tokenizer as processing_class")
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"train_dataset is a {type(dataset).__name__}: rollouts are planned over all prompts, "
+            "so pass a datasets.Dataset (of a stream: Dataset.from_list(list(stream.take(N))))"
+        )
+    held_out = arguments.get("eval_dataset") or {}
+    named = held_out if isinstance(held_out, Mapping) else {"eval_dataset": held_out}
+    for name, rows in {"train_dataset": dataset, **named}.items():
+        columns = set(rows.column_names or ())
+        if isinstance(rows, Dataset) and "prompt" not in columns:
+            raise ValueError(f"{name} has no column prompt (a text, or turns), but {columns}")
+        if wrong := columns & {"image", "images"}:
+            raise ValueError(f"{TEXT_ALONE}, and {name} has the column {', '.join(wrong)}")
 
 
 class LossScale(torch.amp.GradScaler):
@@ -64,10 +96,17 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
     num_generations: int
 
     def __init__(
-        self, model: Any, reward_funcs: Any, args: GPPOConfig, train_dataset: Any, **kwargs: Any
-    ) -> None:
+        self, model: Any, reward_funcs: Any = None, args: GPPOConfig | None = None,
+        train_dataset: Any = None, *more: Any, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        if args is None:
+            name = model if isinstance(model, str) else get_config_model_id(model.config)
+            args = GPPOConfig(f"{name.split('/')[-1]}-GPPO")
+        arguments = model, reward_funcs, args, train_dataset, *more
+        refuse_arguments(signature(GRPOTrainer).bind(*arguments, **kwargs).arguments)
         args = args.with_max_steps(len(train_dataset))
-        super().__init__(model, reward_funcs, args, train_dataset, **kwargs)
+        super().__init__(model, reward_funcs, args, train_dataset, *more, **kwargs)
+        self._refuse_what_no_update_reads()
         if self.accelerator.scaler is not None:  # fp16
             if self.is_fsdp_enabled:
                 raise ValueError("fp16 is for whole weights: topology.sharding=none, or bf16")
@@ -96,7 +135,18 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             updates=args.updates,
             steps=-(-args.max_steps // args.updates),
             seed=args.seed,
+            shuffle=bool(args.shuffle_dataset),
         )
+
+    def _refuse_what_no_update_reads(self) -> None:
+        if self._is_vlm:
+            raise ValueError(f"{TEXT_ALONE}: pass the model's tokenizer as processing_class")
+        if self.is_deepspeed_enabled:
+            raise ValueError("DeepSpeed's engine steps inside `backward`: shard weights by fsdp")
+        if self.aux_loss_enabled:
+            raise ValueError(
+                "the loss that balances experts is in no update of GPPO: set router_aux_loss_coef=0"
+            )
 
     # --------------------------------------------------------------------------------- one rollout
 
@@ -116,7 +166,7 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         started = time.perf_counter()
         batch = self._generate_and_score_completions(inputs)
         if wrong := {"tool_mask", "num_images"} & set(batch):
-            raise ValueError(f"GPPOTrainer trains on text alone, without tools and images: {wrong}")
+            raise ValueError(f"{TEXT_ALONE}, without tools and images: {wrong}")
         seconds = time.perf_counter() - started
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
@@ -187,7 +237,9 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
 
     @torch.no_grad()
     def _remember_old_logps(self, updates: list[Update]) -> None:
-        for update in updates[1:]:  # the first update is made by the policy that sampled
+        passes = self.args.num_iterations
+        first = 1 if passes == 1 else 0  # the first update is made by the policy that sampled
+        for update in updates[first : len(updates) // passes]:
             for micro in update.micro_batches:
                 micro.old_logp, _ = self._logp(self.model, micro)
 
@@ -197,6 +249,11 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             return self.args.packed
         config = self.accelerator.unwrap_model(self.model).config
         return "flash" in str(config._attn_implementation)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        """An evaluation samples and scores; how far one update would go says nothing of it."""
+        self._generate_and_score_completions(inputs)
+        return None, None, None
 
     # ------------------------------------------------------------------------ one optimizer update
 
