@@ -15,11 +15,11 @@ from vllm_server import countdown_requests, tiny_teacher
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.records import Sample
-from klear.training.engines import generate
+from klear.training.engines import generate, sampler
 from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
 from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
-from klear.training.engines.transformers_engine import draw, one_of, sample
+from klear.training.engines.sampler import draw, one_of, sample
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
 from klear.training.models import load_model, load_tokenizer
@@ -228,11 +228,19 @@ def greedy(model, prompts, stops, most, batch_size):
     )  # fmt: skip
 
 
-def test_greedy_answers_are_those_of_generate_one_by_one(files):
+@pytest.mark.parametrize("batch_size", [256, 3])
+@pytest.mark.parametrize("grouped_from", [sampler.ONE_THREAD_BELOW, 0])
+def test_greedy_answers_are_those_of_generate_one_by_one(
+    files, monkeypatch, grouped_from, batch_size
+):
+    """Whatever the lengths of the prompts, whoever answers beside them, by either attention."""
+    monkeypatch.setattr(sampler, "ONE_THREAD_BELOW", grouped_from)
     model, prompts = small(files)
+    prompts[3:6] = [prompts[0] * 3, prompts[1][:9], prompts[1][:11]]
     first = greedy(model, prompts, [-1], 12, 256)  # nothing stops
     stops = sorted({answer[4] for answer in first})  # so that rows end at different places
-    answers = greedy(model, prompts, stops, 12, 256)
+    answers = greedy(model, prompts, stops, 12, batch_size)
+    assert model.config._attn_implementation == "sdpa"
     assert len({len(a) for a in answers}) > 1
     for prompt, answer in zip(prompts, answers, strict=True):
         ids = torch.tensor([prompt])
@@ -249,7 +257,7 @@ def test_a_long_prompt_is_not_read_token_by_token_behind_a_short_one(files):
     model.register_forward_hook(lambda _, inputs, output: passes.append(output.logits.shape))
     answers = greedy(model, [[5, 6], [5, 6], [7] * 90, [5, 6, 7]], [-1], 1, 256)
     assert [len(a) for a in answers] == [1, 1, 1, 1]
-    assert len(passes) == 2 + 1  # the short ones, of which one is longer by a token; the long one
+    assert len(passes) == 2  # the short ones, of which one is longer by a token; the long one
 
 
 def test_every_token_is_drawn_as_often_as_its_chance():
@@ -265,6 +273,24 @@ def test_top_p_never_draws_from_the_tail():
     generator = torch.Generator().manual_seed(0)
     assert set(draw(logits, 1.0, 0.75, generator).tolist()) == {0, 1}
     assert set(draw(logits, 1.0, 1.0, generator).tolist()) == {0, 1, 2, 3}
+
+
+def test_a_large_vocabulary_is_drawn_from_as_if_it_were_sorted():
+    """top_p 0.9 over 3,000 words, drawn 40,000 times: the words of the sorted nucleus, each as
+    often as its share of it; at top_p 0.01 nearly every draw from all words is refused."""
+    chances = torch.softmax(3 * torch.randn(3_000, generator=torch.Generator().manual_seed(1)), 0)
+    ordered, index = chances.sort(descending=True)
+    for top_p in (0.9, 0.01):
+        inside = index[ordered.cumsum(0) - ordered < top_p]
+        share = torch.zeros_like(chances).index_copy(0, inside, chances[inside])
+        share /= share.sum()
+        logits = chances.log().expand(1_000, -1)
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.cat([draw(logits, 1.0, top_p, generator) for _ in range(40)])
+        seen = torch.bincount(drawn, minlength=3_000) / 40_000
+        assert set(drawn.tolist()) <= set(inside.tolist())
+        error = (share * (1 - share) / 40_000).sqrt()
+        assert ((seen - share).abs() <= 5 * error + 2 / 40_000).all()
 
 
 def test_every_answer_may_have_a_length_of_its_own(files):

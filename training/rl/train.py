@@ -25,7 +25,7 @@ from klear.eval.tables import read_table, write_table
 from klear.training import layout, models, render
 from klear.training.callbacks import StableCheckpoints, begins_after, flush, train
 from klear.training.engines.local_model import positions_of
-from klear.training.engines.transformers_engine import sample
+from klear.training.engines.sampler import sample
 from klear.training.launch.jobs import RLJob
 from klear.training.launch.ranks import processes_here, world_size
 from klear.training.packing import rl_schedule
@@ -315,7 +315,7 @@ def roll_out(
     prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int,
     begin: Callable[[str, str, int], None] = lambda *_: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """TRL's hook for sampling from the policy: with `transformers_engine.sample`. `begin` is called
+    """TRL's hook for sampling from the policy: with `sampler.sample`. `begin` is called
     with prompt, answer and step as soon as an answer has ended."""
     args, step = trainer.args, trainer.state.global_step
     texts = [turns[-1]["content"] for turns in prompts]

@@ -1,0 +1,299 @@
+"""Answers of a transformers model to many prompts at once: rows of one batch, of unequal lengths.
+
+`generate` keeps every row until the last one ends, and its cache copies all keys and values each
+step. Here rows leave soon after their end token, others take their places, and the cache grows in
+place.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
+FEWER = 0.8  # rows that have ended leave once this share or less is still running
+NEARLY = 4  # tokens by which prompts may differ and need no padding
+LONGER = 1.25  # and 16 tokens: so much longer than the shortest of those read with it a prompt is
+ONE_PASS = 16_384  # tokens, padding included
+ROOM = 256  # columns of the cache to begin with; then half as many again
+SORTED_BELOW = 1_024  # words; a larger vocabulary is not sorted to draw with top_p
+TRIES = 8
+
+
+class RoomyLayer(DynamicLayer):
+    """Keys and values [B, H, T, D] in buffers with room: most steps write, and copy nothing."""
+
+    def __init__(self, buffers: Sequence[Tensor] = (), width: int = 0) -> None:
+        super().__init__()
+        self.buffers = list(buffers)
+        if buffers:
+            self.lazy_initialization(*buffers)
+            self.keys, self.values = (buffer[:, :, :width] for buffer in buffers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args, **kwargs
+    ) -> tuple[Tensor, Tensor]:
+        start, end = self.get_seq_length(), self.get_seq_length() + key_states.shape[-2]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.buffers = [key_states, value_states]
+        elif end > self.buffers[0].shape[-2]:
+            self.buffers = [pad(b, (0, 0, 0, end // 2)) for b in self.buffers]
+        if start:
+            for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
+                buffer[:, :, start:end] = states
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
+
+
+class Part(NamedTuple):
+    """Rows of a cache that go into a batch; each ends in the last column of its cache."""
+
+    cache: Cache
+    rows: Tensor  # [B], of the cache
+    width: int  # tokens of the longest
+
+
+def join(parts: Sequence[Part], room: int) -> Cache:
+    """One cache of all `parts`, row after row, with `room` more columns. All rows end in the same
+    column; before the shorter ones are zeros, for a mask to hide."""
+    width, layers = max(part.width for part in parts), list[Any]()
+    for number in range(len(parts[0].cache.layers)):
+        buffers = []
+        for name in ("keys", "values"):
+            states = [getattr(part.cache.layers[number], name) for part in parts]
+            _, heads, _, dim = states[0].shape
+            rows = sum(len(part.rows) for part in parts)
+            buffers.append(states[0].new_empty(rows, heads, width + room, dim))
+            pieces = buffers[-1].split([len(part.rows) for part in parts])
+            for part, source, piece in zip(parts, states, pieces, strict=True):
+                piece[:, :, : width - part.width] = 0
+                piece[:, :, width - part.width : width] = source[part.rows, :, -part.width :]
+        layers.append(RoomyLayer(buffers, width))
+    return Cache(layers=layers)
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int | Sequence[int],
+    stop_ids: Sequence[int],
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    batch_size: int = 256,
+    generator: torch.Generator | None = None,
+    on_end: Callable[[int, list[int]], None] = lambda *_: None,
+) -> list[list[int]]:
+    """One answer (token ids, end token included) to each prompt, in order.
+
+    `max_tokens` holds for all prompts, or is one number for each. At most `batch_size` are answered
+    at once. Draws from `generator`, or torch's global one. `on_end` is called with the place of a
+    prompt and its answer as soon as it has ended, while others are sampled.
+    """
+    most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
+    answers: list[list[int]] = [[] for _ in prompts]
+    training, stops = model.training, torch.tensor(list(stop_ids), device=model.device)
+    choose = partial(draw, temperature=temperature, top_p=top_p, generator=generator)
+    model.eval()
+    try:
+        with heads_as_queries(model):
+            for place, answer in _answers(model, prompts, most, stops, choose, batch_size):
+                answers[place] = answer
+                on_end(place, answer)
+    finally:
+        model.train(training)
+    return answers
+
+
+def _answers(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    most: Sequence[int],
+    stops: Tensor,
+    choose: Callable[[Tensor], Tensor],
+    batch_size: int,
+) -> Iterator[tuple[int, list[int]]]:
+    """(place of the prompt, answer) of each as it ends.
+
+    Prompts of like length are read together, and answered together with all others, padded on the
+    left. Nearly equal ones need neither padding nor a mask: all are read up to the end of the
+    shortest, and a longer one goes on with its own tokens while others are answered."""
+    integers = partial(torch.tensor, device=model.device, dtype=torch.long)
+    waiting = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    places, tokens = list[int](), list[list[int]]()  # of each row: its prompt, what follows it
+    length = limit = last = integers([])  # [B]: tokens up to now; at most; the newest of them
+    unread = integers([]).reshape(0, 0)  # [B, ≤ NEARLY] of its prompt, then -1
+    running = integers([]).bool()
+    cache, padded, logits = Cache(layers=[]), False, torch.empty(0)
+    while waiting or places:
+        if places:
+            logits = _forward(model, last[:, None], cache, length if padded else None)
+        if waiting and len(places) <= FEWER * batch_size:
+            size = batch_size - len(places)
+            joining, waiting = waiting[:size], waiting[size:]
+            shortest, longest = len(prompts[joining[0]]), len(prompts[joining[-1]])
+            end = shortest if not places and longest <= shortest + NEARLY else longest
+            old = [Part(cache, integers(range(len(places))), int(length.max()))] if places else []
+            new = [_read(model, g) for g in like_length([prompts[i][:end] for i in joining])]
+            logits = torch.cat([*([logits] if places else []), *(first for _, first in new)])
+            rest = [[*prompts[i][end:], *[-1] * NEARLY][:NEARLY] for i in joining]
+            unread = pad(unread, (0, NEARLY - unread.shape[1]), value=-1)
+            unread = torch.cat([unread, integers(rest)])
+            length = torch.cat([length, integers([min(len(prompts[i]), end) for i in joining])])
+            limit = torch.cat([limit, integers([len(prompts[i]) + most[i] for i in joining])])
+            running = torch.cat([running, torch.ones(len(joining), device=model.device).bool()])
+            cache = join([*old, *(part for part, _ in new)], ROOM)
+            padded = bool((length < cache.get_seq_length()).any())
+            places, tokens = places + joining, tokens + [[] for _ in joining]
+        chosen, answering = choose(logits.float()), running
+        if unread.shape[1]:
+            answering = running & (unread[:, 0] < 0)
+            chosen = torch.where(unread[:, 0] < 0, chosen, unread[:, 0])
+            unread = unread[:, 1:]
+        length, last = length + running, chosen  # an ended row takes no place beyond its last
+        for row, token in zip(tokens, chosen.tolist(), strict=True):
+            row.append(token)
+        ended = answering & (torch.isin(chosen, stops) | (length >= limit))
+        for row in ended.nonzero()[:, 0].tolist():
+            yield places[row], tokens[row][len(prompts[places[row]]) - int(length[row]) :]
+        running = running & ~ended
+        keep = running.nonzero()[:, 0]
+        if len(keep) <= FEWER * len(places):
+            rows = keep.tolist()
+            places, tokens = [places[i] for i in rows], [tokens[i] for i in rows]
+            length, limit, last = length[keep], limit[keep], last[keep]
+            unread, running = unread[keep], running[keep]
+            if rows:
+                cache = join([Part(cache, keep, int(length.max()) - 1)], ROOM)
+                padded = bool((length <= cache.get_seq_length()).any())
+
+
+def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor | None) -> Tensor:
+    """Logits [B, V] after `ids` [B, T]. `length` [B]: tokens of each row, these
+    included, where rows are padded on the left."""
+    hidden: dict[str, Any] = {}
+    if length is not None:
+        columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
+        places = columns - (len(columns) - length[:, None])
+        hidden["attention_mask"] = (places >= 0).long()
+        hidden["position_ids"] = places[:, -ids.shape[1] :].clamp(min=0)
+    return model(
+        input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **hidden
+    ).logits[:, -1]
+
+
+def like_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+    """`prompts`, sorted by length, in groups to be read in one pass each."""
+    group: list[Sequence[int]] = []
+    for prompt in prompts:
+        wide = group and len(prompt) > LONGER * len(group[0]) + 16
+        if wide or (group and (len(group) + 1) * len(prompt) > ONE_PASS):
+            yield group
+            group = []
+        group.append(prompt)
+    if group:
+        yield group
+
+
+def _read(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[Part, Tensor]:
+    """`prompts` in one pass, equal ones once, and the logits [B, V] after them."""
+    width = max(map(len, prompts))
+    padded = torch.tensor([[*[-1] * (width - len(p)), *p] for p in prompts], device=model.device)
+    ids, again = padded.unique(dim=0, return_inverse=True)
+    length = (ids >= 0).sum(1)
+    layers = range(model.config.get_text_config().num_hidden_layers)
+    cache = Cache(layers=[RoomyLayer() for _ in layers])
+    hidden = None if bool((length == width).all()) else length
+    return Part(cache, again, width), _forward(model, ids.clamp(min=0), cache, hidden)[again]
+
+
+@contextmanager
+def heads_as_queries(model: PreTrainedModel) -> Iterator[None]:
+    """Let `model` attend by `grouped_attention`. A model of a million parameters is no faster by
+    it, and those with another attention than sdpa keep it."""
+    before = model.config._attn_implementation
+    if before != "sdpa" or model.num_parameters() < ONE_THREAD_BELOW:
+        yield
+        return
+    AttentionInterface.register("grouped", grouped_attention)
+    AttentionMaskInterface.register("grouped", sdpa_mask)
+    model.set_attn_implementation("grouped")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    """transformers' sdpa, but of one new token [B, H, 1, D] the query heads that share keys and
+    values count as its queries: under a mask sdpa would copy keys and values for each of them, and
+    on CPU its time goes by heads."""
+    batch, heads, length, dim = query.shape
+    shared = key.shape[1]
+    if length > 1 or heads == shared or more.get("position_bias") is not None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    grouped = query.reshape(batch, shared, heads // shared, dim)
+    mixed = scaled_dot_product_attention(
+        grouped, key, value, attn_mask=attention_mask, scale=more.get("scaling")
+    )
+    return mixed.reshape(batch, 1, heads, value.shape[-1]), None
+
+
+def draw(
+    logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None
+) -> Tensor:
+    """One token id [B] from each row of `logits` [B, V]; temperature 0 takes the likeliest."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    chances = torch.softmax(logits / temperature, -1)
+    if top_p == 1:
+        return one_of(chances, generator)[:, 0]
+    if chances.shape[1] < SORTED_BELOW:
+        return _by_sorting(chances, top_p, generator)
+    # drawn from all words, until one is drawn that belongs to the likeliest
+    chosen = one_of(chances, generator)
+    rows = torch.arange(len(chosen), device=logits.device)
+    for _ in range(TRIES):
+        mine = chances[rows]
+        likelier = mine > mine.gather(1, chosen[rows])
+        rows = rows[mine.masked_fill(~likelier, 0).sum(-1) >= top_p]
+        if not len(rows):
+            return chosen[:, 0]
+        chosen[rows] = one_of(chances[rows], generator)
+    chosen[rows] = _by_sorting(chances[rows], top_p, generator)[:, None]
+    return chosen[:, 0]
+
+
+def _by_sorting(chances: Tensor, top_p: float, generator: torch.Generator | None) -> Tensor:
+    ordered, index = chances.sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered.masked_fill(before >= top_p, 0.0)
+    return index.gather(1, one_of(ordered, generator))[:, 0]
+
+
+def one_of(weights: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """An index [B, 1] into each row of `weights` [B, V] ≥ 0, as likely as its share of the row:
+    where a number in (0, total] falls among the cumulated weights. `torch.multinomial` draws V
+    random numbers a row instead of one. In float64: in float32 several unlikely words of a large
+    vocabulary would have one edge, and all but the first of them no chance."""
+    edges = weights.cumsum(-1, dtype=torch.float64)
+    total = edges[:, -1:]
+    spot = (1 - torch.empty_like(total).uniform_(generator=generator)) * total
+    return torch.searchsorted(edges, spot)
