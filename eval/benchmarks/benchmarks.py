@@ -51,7 +51,7 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
     return protocol.question.replace("{format}", how).replace("{prompt}", problem.prompt)
 
 
-GRADER_VERSION = 8
+GRADER_VERSION = 9
 """Of the stage `judge`, and part of that of `evaluate`: raised when any verdict changes."""
 
 

@@ -22,6 +22,8 @@ from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
 from sympy.polys.polyerrors import BasePolynomialError
 
 from klear.eval.math_answers.forms import SAID_BETWEEN, parsable
+from klear.eval.math_answers.functions import TRANSCENDENTAL, cut_out, with_functions
+from klear.eval.math_answers.sampling import Domain
 
 _LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
 _MAX_LOG10 = 1e7
@@ -30,10 +32,12 @@ _LONGEST_SUM = 10_000
 _CONSTANTS = {Symbol("i"): sympy.I, Symbol("e"): sympy.E}
 _UNDONE = (sympy.Integral, sympy.Limit, sympy.Derivative)
 _EAGER = re.compile(r"\\(?:binom|choose|lfloor|lceil|gcd|lcm|mod|bmod|pmod)")
+_SQUARED = re.compile(r"\\[a-z]+\s*\^\s*\d\s+(?=\d)")  # \ln^2 2
 _DIGITS, _DIGITS_AT_A_POINT, _MOST_DIGITS = 1200, 120, 20_000
 _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
 _SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
+_ENOUGH_POINTS = 12
 _MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
 
 warnings.filterwarnings("ignore")
@@ -65,6 +69,7 @@ def parse(text: str) -> Expr:
     """The unevaluated formula. Raises Unreadable and TooCostly."""
     text = text.strip()
     _check_text(text)
+    text, functions = cut_out(text, parse)
     try:
         formula = _Reader(None, None, False, config=ConversionConfig()).parse(
             normalize_latex(parsable(text), NormalizationConfig())
@@ -73,6 +78,7 @@ def parse(text: str) -> Expr:
         raise Unreadable(f"not a formula: {text[:80]}") from error
     if not isinstance(formula, Expr):
         raise Unreadable(f"not a formula: {text[:80]}")
+    formula = with_functions(formula, functions, parse)
     for part in sympy.preorder_traversal(formula):
         _check_part(part)
     if formula.has(sympy.Sum, sympy.Product):
@@ -101,7 +107,7 @@ def _check_text(text: str) -> None:
     tall = tall or re.search(r"\^\s*\{[^{}]*\^", text) is not None
     if _EAGER.search(text) and (tall or "!" in text or re.search(r"\d{5}", text)):
         raise TooCostly("too large to evaluate")
-    if re.search(r"\d\s+\d", text):
+    if re.search(r"\d\s+\d", _SQUARED.sub("", text)):
         raise Unreadable("two numbers beside each other")
     if said := SAID_BETWEEN.search(text):
         raise Unreadable(f"words between two values: {said[1][:80]}")
@@ -114,6 +120,11 @@ def _check_part(part: Any) -> None:
         for _, low, high in part.limits:
             if not (low.is_Integer and high.is_Integer and high - low <= _LONGEST_SUM):
                 raise TooCostly("a long sum or product is no final answer")
+    if isinstance(part, TRANSCENDENTAL):
+        most = 300 if isinstance(part, sympy.zeta) else 16  # erf(30) is 1 for 390 digits
+        constant: list[Any] = [arg for arg in part.args if not arg.free_symbols]
+        if any(abs(complex(arg.evalf())) > most for arg in constant):
+            raise TooCostly("too near to a simpler value to be told from it")
     function = isinstance(part, sympy.Function) and not isinstance(part, factorial | sympy.log)
     constants = [arg for arg in part.args if function and not arg.free_symbols]
     size = log10(part) if isinstance(part, Pow | factorial) else 0
@@ -163,7 +174,17 @@ def same_value(gold: str, answer: str, error: Fraction | None = None) -> bool:
     difference = Add(expected, Mul(-1, given, evaluate=False), evaluate=False)
     if not symbols:
         return _is_zero(difference, {}) is True
-    verdicts = [_is_zero(difference, point) for point in _points(symbols)]
+    verdicts, domain = list[bool | None](), Domain(expected, given)
+    for point in domain.points():
+        if (compared := domain.compared(point)) is False:
+            continue
+        verdicts.append(_is_zero(difference, point) if compared else False)
+        if False in verdicts:
+            return False
+        if domain.restricted and verdicts.count(True) >= _ENOUGH_POINTS:
+            break
+    if not verdicts:  # real nowhere that we look
+        verdicts = [_is_zero(difference, point) for point in _points(symbols)]
     return False not in verdicts and verdicts.count(True) > 1
 
 
@@ -235,7 +256,12 @@ def _is_zero(formula: Expr, point: dict[Any, Any]) -> bool | None:
     if larger and not point:
         with suppress(ValueError):
             return _residue(formula, _prime()) == 0
-    digits = (_DIGITS_AT_A_POINT if point else _DIGITS) + int(min(larger, _MOST_DIGITS))
+    if point and all(value.is_Integer for value in point.values()):
+        exact = formula.xreplace(point)  # of whole numbers it is quicker than 120 digits
+        if exact.is_Rational:
+            return exact == 0
+    few = point or formula.has(*TRANSCENDENTAL)
+    digits = (_DIGITS_AT_A_POINT if few else _DIGITS) + int(min(larger, _MOST_DIGITS))
     try:
         value = formula.evalf(15, subs=point, maxn=digits)
     except (ArithmeticError, ValueError, TypeError, NotImplementedError, AttributeError):

@@ -11,6 +11,8 @@ from typing import Literal
 
 from klear.eval.math_answers import words
 from klear.eval.math_answers.forms import LATEX, equation_sides, form_of, is_name, rules
+from klear.eval.math_answers.numerals import in_digits
+from klear.eval.math_answers.plain import in_latex
 from klear.eval.math_answers.words import GROUP, TEXT, in_english
 
 NUMBER: str = LATEX["parts"]["NUMBER"]
@@ -84,7 +86,10 @@ class Spelled:
 
 def spell(text: str) -> Spelled:
     """Undo typesetting: spaces, dollars, fraction variants, digit groups, units, percent."""
-    text = unicodedata.normalize("NFC", text)
+    text = in_latex(unicodedata.normalize("NFC", text))
+    words_only = re.fullmatch(TEXT, text.strip(" .$"))
+    inside = words_only[1] if words_only else text
+    text = number if (number := in_digits(inside)) != inside else text
     money = re.match(r"\s*(\\\$|\N{EURO SIGN})\s*[\d.]", text)
     unit = "" if not money else "$" if money[1] == r"\$" else "eur"
     text = _TYPOGRAPHIC.sub(_plain_letter, text).translate(_UNICODE)
@@ -106,7 +111,7 @@ def spell(text: str) -> Spelled:
     value = value.removesuffix(r"^\circ").strip() if mark == "°" else value
     listed = name + equals + value if _THOUSANDS.match(value) else ""
     value = re.sub(r",\s?", "", value) if listed else value
-    value = _NUMBERS.get(value.casefold(), value)
+    value = in_digits(value) if name else _NUMBERS.get(value.casefold(), value)
     return Spelled(_unwrap(name + equals + value), unit, mark, listed)
 
 

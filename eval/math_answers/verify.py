@@ -20,12 +20,30 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 
+from klear.eval.answers import extract_boxed
+from klear.eval.math_answers.dates import date_of
+from klear.eval.math_answers.rules.rules import Asked
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
-from klear.eval.math_answers.words import HAN, SYNONYMS, TEXT, size_of_count, unit_ratio
+from klear.eval.math_answers.words import (
+    COMMON_WORDS,
+    HAN,
+    TEXT,
+    common_word,
+    size_of_count,
+    truth_of,
+    unit_ratio,
+)
 from klear.eval.records import Judgement
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
+_MOST_OF_PROMPT, _MOST_WORDS = 4000, 8
 
+_AFTER_HASHES = re.compile(r"####\s*([^\n#]+?)\s*$")
+_SENTENCE = re.compile(
+    r"(?:^|[.\n]\s*|\b)(?:the|my|our)?\s*(?:final |correct )?answer(?: is|:)"
+    r"\s*:?\s*([^\n]+?)\s*\.?\s*$",
+    re.IGNORECASE,
+)
 
 _SIMPLE = re.compile(rf"^({NUMBER}(?:[eE][-+]?\d{{1,3}})?)(?:\s*/\s*({NUMBER}))?$", re.ASCII)
 _FRACTION = re.compile(rf"^([-+]?)\\frac\s*\{{\s*({NUMBER})\s*\}}\s*\{{\s*({NUMBER})\s*\}}$")
@@ -50,15 +68,59 @@ _HALVES_OF_DAY = ("am", "pm")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
 _WORDS = re.compile(rf"^(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' .-]*$|^[{HAN}]+$")  # no product like xy
-_NOTHING = re.compile(r"(?:there (?:is|are|exists?) )?(no (?!one).+?)s?(?: exists?| possible)?")
 
 
-def quick_verdict(gold: str, answer: str) -> Judgement | None:
-    """The verdict on integers, fractions, decimals, choices and words; None for all else."""
+_ASKING = re.compile(
+    r"[^.?!。\uff1f\uff01]*(?:\b(?:find|what|which|determine|compute|list|give|enter|write|express|state|order"
+    r"|arrange|rank|sort|answer|solve|calculate|evaluate)\b|[?\uff1f]|求|写出|列出|排列|答)"
+    r"[^.?!。\uff1f\uff01]*[?\uff1f]?",
+    re.IGNORECASE,
+)
+_SEQUENCE = re.compile(
+    r"\bin (?:(?:that|this|the (?:given|correct|right|following|same)) )?order\b"
+    r"(?! (?:to|that|for)\b)"
+    r"|\bin (?:(?:strictly|lexicographic|alphabetical|numerical|chronological) )*"
+    r"(?:(?:in|de|a|de)(?:creas|scend)ing|alphabetical|numerical|chronological) (?:order)?"
+    r"|\brespectively\b|\bfrom (?:the )?(?:least|smallest|lowest|greatest|largest|highest|left"
+    r"|first|most|fastest|slowest|shortest|longest) to\b"
+    r"|依次|分别|按.{0,6}顺序|从小到大|从大到小|由小到大|由大到小",
+    re.IGNORECASE,
+)
+_ANY_ORDER = re.compile(r"\b(?:in )?any order\b|order (?:does not|doesn't) matter", re.IGNORECASE)
+_TUPLE = re.compile(
+    r"\bordered (?:pair|triple|quadruple|tuple|\$?n\$?-tuple)\b(?!s)|\bcoordinates?\b|有序|坐标",
+    re.IGNORECASE,
+)
+
+
+def asked_for(prompt: str) -> Asked:
+    """What the sentences of a prompt ask for that ask for something: values in an order, or a
+    tuple. Without such words a list is a set."""
+    asking = " ".join(_ASKING.findall(prompt[-_MOST_OF_PROMPT:]))
+    if _ANY_ORDER.search(prompt):
+        return ""
+    return "sequence" if _SEQUENCE.search(asking) else "tuple" if _TUPLE.search(asking) else ""
+
+
+def stated(gold: str) -> str:
+    r"""The answer of a worked solution: behind `####`, in its last box, or of its last sentence."""
+    if match := _AFTER_HASHES.search(gold):
+        return match[1]
+    if r"\boxed" in gold and (boxed := extract_boxed(gold).answer):
+        return boxed
+    solution = "\n" in gold or len(re.sub(TEXT, r"\1", gold).split()) > _MOST_WORDS
+    match = _SENTENCE.search(gold) if solution else None
+    return match[1] if match else gold
+
+
+def quick_verdict(gold: str, answer: str, asked: Asked = "") -> Judgement | None:
+    """The verdict on integers, fractions, decimals, choices and words; None for all else. `asked`
+    is what the words of the prompt ask for."""
     if not gold.strip():
         return Judgement("IE", "the gold answer is empty")
     if gold.strip() == answer.strip():
         return Judgement("AC", "equal text")
+    gold = stated(gold)
     if len(gold) > MAX_CHARACTERS:
         return Judgement("IE", "the gold answer is too long to be read")
     if len(answer) > MAX_CHARACTERS:
@@ -74,8 +136,14 @@ def quick_verdict(gold: str, answer: str) -> Judgement | None:
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
     if same_text and same_kinds(gold, answer, theirs.body):
         return Judgement("AC", "equal after normalisation")
-    by_text = _quick_choice(ours.body, theirs.body) or _quick_time(ours, theirs)
-    return by_text or _quick_number(ours, theirs)
+    plain = [re.sub(TEXT, r" \1 ", side) for side in (gold, answer)]
+    return (
+        _quick_date(gold, answer)
+        or _quick_truth(*plain)
+        or _quick_choice(ours.body, theirs.body, asked)
+        or _quick_time(ours, theirs)
+        or _quick_number(ours, theirs)
+    )
 
 
 def same_kinds(gold: str, answer: str, body: str) -> bool:
@@ -120,7 +188,7 @@ def _packed(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
-def _quick_choice(ours: str, theirs: str) -> Judgement | None:
+def _quick_choice(ours: str, theirs: str, asked: Asked) -> Judgement | None:
     choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
     ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
     if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
@@ -128,12 +196,12 @@ def _quick_choice(ours: str, theirs: str) -> Judgement | None:
         said = match[2] or ""
         hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
         return _decided(match[1] == choice[1] and not hedges, "choice")
-    if (several := _choices(theirs)) and several == _choices(ours):
+    if not asked and (several := _choices(theirs)) and several == _choices(ours):
         return Judgement("AC", "choices")
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
-    if b and not b.isascii() and a != b:
+    if a != b and b and (not b.isascii() or b in COMMON_WORDS):
         return _decided(False, "words")
     if a and b and not ({*a.split()} & {*b.split()} & {"and", "or"}):  # those are lists
         return _decided(a == b, "words")
@@ -157,11 +225,19 @@ def _said(text: str) -> str:
     """Words without case and article, one wording for those that mean the same; else empty."""
     if text == r"\emptyset":
         return "no solution"
-    words = " ".join(text.casefold().split()) if _WORDS.match(text) else ""
-    words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
-    if match := _NOTHING.fullmatch(words):
-        words = match[1]
-    return SYNONYMS.get(words, words)
+    return common_word(text) if _WORDS.match(text) else ""
+
+
+def _quick_truth(theirs: str, ours: str) -> Judgement | None:
+    """Yes and no, whatever reason is given; `yes or no` is neither."""
+    gold, answer = truth_of(theirs), truth_of(ours)
+    return _decided(gold == answer, "yes or no") if gold and answer else None
+
+
+def _quick_date(gold: str, answer: str) -> Judgement | None:
+    """Weekdays, months and dates in every order."""
+    date = date_of(gold)
+    return _decided(date == date_of(answer), "date") if date else None
 
 
 def _quick_time(ours: Spelled, theirs: Spelled) -> Judgement | None:

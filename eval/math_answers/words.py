@@ -15,23 +15,29 @@ HAN = "\u4e00-\u9fff"
 _FONTS = r"text|textrm|textbf|textit|textnormal|mathrm|mathbf|mathsf|textsc|mbox|hbox|operatorname"
 GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
-_WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
-NUMBERS: list[str] = _WORDS["numbers"].split()
-SYNONYMS: dict[str, str] = _WORDS["synonyms"]
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
+NUMBERS: list[str] = WORDS["numbers"].split()
+SYNONYMS = {
+    " ".join(same.split()): word
+    for word, several in WORDS["synonyms"].items()
+    for same in several.split(",")
+}
+COMMON_WORDS = frozenset(SYNONYMS.values())
+_TRUTHS = {same: word for word, several in WORDS["truths"].items() for same in several.split()}
 
 
 def _any(words: str) -> str:
     return rf"\b(?:{'|'.join(words.split())})\b"
 
 
-_DENIAL, _LIMIT = _any(_WORDS["denial"]), _any(_WORDS["limit"])
+_DENIAL, _LIMIT = _any(WORDS["denial"]), _any(WORDS["limit"])
 _NUMBER = _any(" ".join(NUMBERS[2:]))
 _ALTERS_THE_NEXT = re.compile(
-    rf"{_DENIAL}|{_LIMIT}|{_NUMBER}\s*$|{_any(_WORDS['alters_the_next'])}"
-    rf"|{_any(_WORDS['of_the_next'])}\s+(?:of|to)\s*$"  # the square of 12 is not 12
+    rf"{_DENIAL}|{_LIMIT}|{_NUMBER}\s*$|{_any(WORDS['alters_the_next'])}"
+    rf"|{_any(WORDS['of_the_next'])}\s+(?:of|to)\s*$"  # the square of 12 is not 12
 )
 _ALTERS_THE_LAST = re.compile(
-    rf"{_DENIAL}|^{_LIMIT}|{_LIMIT}(?=\W*(?:\d|$))|{_any(_WORDS['alters_the_last'])}"
+    rf"{_DENIAL}|^{_LIMIT}|{_LIMIT}(?=\W*(?:\d|$))|{_any(WORDS['alters_the_last'])}"
     r"|^(?:squared|cubed)\b|\b(?:if|when)\b(?!\s+(?:you|we)\b)"
     r"|\bhalf\b(?![\s-]+(?!(?:of|an?|the)\b)[a-z])"  # a half, no half-hours
     r"|\band\s+(?:up|above|over|beyond|more|higher|greater|below|less)\b"
@@ -39,7 +45,7 @@ _ALTERS_THE_LAST = re.compile(
 )
 _ALTERS_THE_ANNOUNCED = re.compile(rf"{_DENIAL}|{_LIMIT}")  # so the double is 12
 _ANNOUNCES = re.compile(r"(?:\b(?:is|are|was|be|equals)|[:=])\s*$")
-_LEADING = re.compile(rf"^\W*(?:{_any(_WORDS['leading'])}\W*)*")
+_LEADING = re.compile(rf"^\W*(?:{_any(WORDS['leading'])}\W*)*")
 _CIRCUMSTANCE = re.compile(  # after 5 minutes
     r"\b(?:after|in|for|at|with|on|during)\s+[\d.]+[\s-]*"
     r"(?!(?:and|or|to|by|times|plus|minus|more|less|mod|over)\b)[a-z]+\W*$"
@@ -48,7 +54,7 @@ _NUMBER_APART = re.compile(r"(?<![a-z^/\d.])\d")
 _CONNECTS = re.compile(_any("and or if when where for mod base integer constant"))
 _CONNECTIVE = re.compile(r"[\s,;]*(?:and|or|and also)[\s,;]*", re.IGNORECASE)
 _COUNTED = re.compile(rf"[a-z({HAN}][a-z0-9 .²³/^(){HAN}-]*")
-_CHINESE = [(re.compile(chinese), f" {english} ") for chinese, english in _WORDS["chinese"]]
+_CHINESE = [(re.compile(chinese), f" {english} ") for chinese, english in WORDS["chinese"]]
 _IN_HAN = re.compile(rf"\\(?:{_FONTS})\*?\s*\{{([^{{}}]*[{HAN}][^{{}}]*)\}}")
 
 
@@ -185,3 +191,50 @@ def size_of_count(unit: str) -> Fraction | None:
     """1000 of `thousand`: a unit that may as well be part of the number; None for others."""
     kind, size = _UNITS.get(unit, ("", Fraction(0)))
     return size if kind == "count" else None
+
+
+_SUBJECT = re.compile(
+    rf"(?:(?:the|this|that|a)\s+)?(?:\w+\s+)?{_any(WORDS['subject'])}\s+"
+    r"(?:(?:is|are|was|has|will be|must be)\s+)?(?:(?:an?|the)\s+)?(?=\w)"
+)
+_NOTHING = re.compile(
+    r"(?:(?:there (?:is|are|exists?)|(?:it )?has|(?:the )?(?:equation|system|inequality) has) )?"
+    r"(no (?!one).+?)s?(?: exists?| possible)?"
+)
+_HEDGES, _DENIALS = (
+    re.compile("|".join(rf"\b{w}\b" if w.isascii() else w for w in WORDS[key].split()))
+    for key in ("hedges", "denials")
+)
+_TRUTH = re.compile(
+    rf"({'|'.join(sorted(_TRUTHS, key=len, reverse=True))})"
+    r"(?:\s*[,.;:!\uff0c。\uff1b\uff1a、—-]+\s*"
+    r"|\s+(?=(?:because|since|as|for|it|there|they|the|we|this)\b)|$)(.*)",
+    re.DOTALL,
+)
+
+
+def truth_of(text: str) -> str:
+    """`yes`, `no`, `true` or `false`, whatever clause gives the reason; `hedged` where the clause
+    takes it back, and empty for all else."""
+    text = " ".join(text.casefold().split())
+    match = _TRUTH.fullmatch(text)
+    if not match:
+        return ""
+    truth, clause = _TRUTHS[match[1]], match[2]
+    if clause and not re.search(rf"[a-z]{{2}}|[{HAN}]", clause):
+        return ""
+    back = _HEDGES.search(clause) or (truth in ("yes", "true") and _DENIALS.search(clause))
+    return "hedged" if back or ("n't" in clause and truth in ("yes", "true")) else truth
+
+
+def common_word(text: str) -> str:
+    """The one wording that words have in common with all that mean the same, without subject and
+    article: `converges` of `The series is convergent`."""
+    words = " ".join(text.casefold().split()).rstrip(".。")
+    words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
+    if words in SYNONYMS:
+        return SYNONYMS[words]
+    words = _SUBJECT.sub("", words, count=1) if _SUBJECT.match(words) else words
+    if match := _NOTHING.fullmatch(words):
+        words = match[1]
+    return SYNONYMS.get(words, words)

@@ -1,10 +1,8 @@
 r"""Math judging in a worker: `run` is what the judge asks for.
 
-Shapes first, then sympy on the pieces. A region of one variable is a set of reals:
-`x < 1 \text{ or } x > 2`, `(-\infty,1) \cup (2,\infty)` and `|x - \frac32| > \frac12` are one.
-Linear sides and absolute values of them are solved; math-verify decides the other sets. Its own
-time limits are off: they are alarms that the main loop of C code never sees. The worker has a
-memory limit and is killed from outside.
+Both sides in one spelling, then by shape to the rules of `regions`, `shapes` and `scalars`, and at
+last to math-verify. Its own time limits are off: they are alarms that the main loop of C code never
+sees. The worker has a memory limit and is killed from outside.
 """
 
 import gc
@@ -12,41 +10,36 @@ import logging
 import math
 import re
 import signal
-import string
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
-from typing import Any
 
 import math_verify
 import sympy
 
 from klear.eval.math_answers import forms, verify
-from klear.eval.math_answers.forms import Form, equation_sides, form_of, is_name
-from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
+from klear.eval.math_answers.forms import form_of
+from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse
+from klear.eval.math_answers.rules import scalars, shapes
+from klear.eval.math_answers.rules.regions import OF_REGIONS, same_region
+from klear.eval.math_answers.rules.rules import Asked, Context, first_decision
+from klear.eval.math_answers.rules.shapes import named, value_of
 from klear.eval.math_answers.spelling import Spelled
 from klear.eval.math_answers.words import contradicts
 from klear.eval.records import Judgement
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 
-_MOST_PIECES, _MOST_INTERVALS, _MOST_RESIDUES = 60, 20, 10_000
-_BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
+_MOST_RESIDUES = 10_000
 _PARAMETER = re.compile(  # k \in \mathbb{Z}, `where k is an integer`, `for any integer k`
     r"[\s,;(]*(?:\b(?:where|for|all|any|every|each|some)\s+)*(?:(?<![A-Za-z\\])([A-Za-z])"
     r"(?:\s*\\in\s*\\mathbb\s*\{?([ZNQR])\}?|\s+(?:(?:is|an?|any|arbitrary|real|the)\s+)*"
     r"(?:integer|(constant)(?: of integration)?))"
     r"|\bintegers?\s+([A-Za-z])|(?:\\forall|\bfor\s+(?:all|any|every|each)\b)\s*([A-Za-z]))[\s).]*$"
 )
-_RATIO = re.compile(r"[^:]+(?::[^:]+)+")
-_OF_REGIONS = re.compile(r"<|>|\\(?:le|ge|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
-_OR = re.compile(r"\\text\s*\{\s*or\s*\}|\bor\b|\\lor\b")
-_AND = re.compile(r"\\text\s*\{\s*and\s*\}|\band\b|\\land\b")
-_COMPARISON = re.compile(r"(<|>|\\(?:le|ge|ne)(?![a-z]))")
-_COMPARISONS = {"<": sympy.Lt, r"\le": sympy.Le, r"\ne": sympy.Ne, ">": sympy.Gt, r"\ge": sympy.Ge}
 _MARKED = {"": "%s", "%": r"\frac{%s}{100}", "°": r"\frac{%s\pi}{180}"}
 _CPU_S, _CPU_OF_GOLD_S = 0.9, 0.3  # no text takes a second
 _AGAIN_S = 0.1
@@ -87,13 +80,13 @@ def cpu_seconds(most: float) -> Iterator[None]:
             gc.enable()
 
 
-def run(gold: str, answer: str) -> Judgement:
-    """The verdict on one answer; IE when the gold cannot be read."""
+def run(gold: str, answer: str, asked: Asked = "") -> Judgement:
+    """The verdict on one answer; IE when the gold cannot be read. `asked` is of the prompt."""
     started = time.perf_counter()
     _start_up()
     try:
         with cpu_seconds(_CPU_S):
-            verdict = _verdict(gold, answer)
+            verdict = _verdict(gold, answer, asked)
     except OutOfTime:
         verdict = _blamed(gold, f"it takes over {_CPU_S:g} s of CPU time")
     except (MemoryError, OSError, ImportError):
@@ -113,12 +106,13 @@ def _start_up() -> None:
             _by_math_verify(form, form + "+0")
 
 
-def _verdict(gold: str, answer: str) -> Judgement:
+def _verdict(gold: str, answer: str, asked: Asked = "") -> Judgement:
+    gold = verify.stated(gold)
     expected, given = verify.spell_both(gold, answer)
     right, wrong = "", "not equal to the gold"
     try:
         try:
-            equal = _same_bodies(expected, given)
+            equal = _same_bodies(expected, given, asked)
         except Unreadable:
             right = wrong = "by math-verify"
             equal = _by_math_verify(expected.body, given.body)
@@ -139,17 +133,22 @@ def _blamed(gold: str, why: str) -> Judgement:
     return Judgement("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
 
 
-def _same_bodies(gold: Spelled, answer: Spelled) -> bool:
+def _same_bodies(gold: Spelled, answer: Spelled, asked: Asked) -> bool:
     if answer.listed and form_of(gold.body).kind != "scalar":
-        return _same(gold.body, answer.listed)
+        return _same(gold.body, answer.listed, asked)
     moduli = {side.unit for side in (gold, answer) if side.unit.startswith("mod ")}
-    if len(moduli) < 2 and not verify.other_angle(gold, answer) and _same(gold.body, answer.body):
+    if (
+        len(moduli) < 2
+        and not verify.other_angle(gold, answer)
+        and _same(gold.body, answer.body, asked)
+    ):
         return True
     if (moduli or r"\mathbb" in gold.body) and _same_classes(gold, answer):
         return True
     if moduli or gold.mark == answer.mark:
         return False
-    return _same(*(_MARKED[side.mark] % _value_of(side.body) for side in (gold, answer)))
+    theirs, ours = (_MARKED[side.mark] % value_of(side.body) for side in (gold, answer))
+    return _same(theirs, ours)
 
 
 def _same_classes(gold: Spelled, answer: Spelled) -> bool:
@@ -167,8 +166,8 @@ def _classes(side: Spelled) -> list[tuple[int, int]]:
     """(residue, modulus) of each class of whole numbers. Raises Unreadable or PolynomialError."""
     body, _, numbers = _without_parameter(side.body)
     form, found = form_of(body), list[tuple[int, int]]()
-    one_name = len({name for name, _ in map(_named, form.pieces)} - {""}) < 2
-    for formula in (parse(_value_of(piece)) for piece in form.pieces):
+    one_name = len({name for name, _ in map(named, form.pieces)} - {""}) < 2
+    for formula in (parse(value_of(piece)) for piece in form.pieces):
         line = sympy.Poly(formula, *formula.free_symbols or [sympy.Dummy()]).all_coeffs()
         *_, step, start = (sympy.Integer(side.unit[4:] or 0), *line)
         whole = len(line) < 3 and step and step.is_Integer and start.is_Integer
@@ -178,28 +177,28 @@ def _classes(side: Spelled) -> list[tuple[int, int]]:
     return found
 
 
-def _same(gold: str, answer: str) -> bool:
-    """Compare two answers of any shape."""
+def _same(gold: str, answer: str, asked: Asked = "") -> bool:
+    """Compare two answers of any shape. A part of an answer has no order that a prompt asks for."""
     (gold, known, numbers), (answer, name, of) = map(_without_parameter, (gold, answer))
     if numbers and of and numbers != of:
         return False
     if name and name != known:
         answer = forms.renamed(answer, name, gold, known)
-    if r"\ldots" in gold + answer:
-        return gold.replace(" ", "") == answer.replace(" ", "")
-    if _BASE.fullmatch(gold) or _BASE.fullmatch(answer):
-        return _same_numeral(gold, answer)
-    if _OF_REGIONS.search(gold) or _OF_REGIONS.search(answer):
-        return _same_region(gold, answer)
+    context = Context(_same, asked)
+    if (decision := first_decision(scalars.ORDERED_TEXTS, gold, answer, context)) is not None:
+        return decision
+    point = asked == "tuple" and form_of(gold).kind == "tuple"  # (1,2), and no interval
+    if not point and (OF_REGIONS.search(gold) or OF_REGIONS.search(answer)):
+        return same_region(gold, answer, context, _by_math_verify)
     expected, given = form_of(gold), form_of(answer)
     if expected.kind != given.kind:  # P = (1,2) is (1,2)
         expected, given = (
-            form_of(_value_of(form.pieces[0])) if form.kind == "scalar" else form
+            form_of(value_of(form.pieces[0])) if form.kind == "scalar" else form
             for form in (expected, given)
         )
     if expected.kind == given.kind == "scalar":
-        return _same_scalar(expected.pieces[0], given.pieces[0])
-    return _same_collection(expected, given)
+        return scalars.same_scalar(expected.pieces[0], given.pieces[0], context)
+    return bool(first_decision(shapes.RULES, expected, given, context))
 
 
 def _without_parameter(text: str) -> tuple[str, str, str]:
@@ -213,175 +212,6 @@ def _without_parameter(text: str) -> tuple[str, str, str]:
     if name not in formula:  # x = 2, y \in \mathbb{R} is more than x = 2
         return text, "", ""
     return formula, name, numbers or ("R" if real else "Z" * (not any_value))
-
-
-def _same_numeral(gold: str, answer: str) -> bool:
-    """1011_2 has these digits in this base; an answer may leave the base out."""
-    packed = (re.sub(r"[{}() ]", "", side) for side in (gold, answer))
-    (number, _, base), (other, _, other_base) = (side.partition("_") for side in packed)
-    return bool(base) and number.upper() == other.upper() and other_base in (base, "")
-
-
-def _same_collection(gold: Form, answer: Form) -> bool:
-    if max(len(gold.pieces), len(answer.pieces)) > _MOST_PIECES:
-        return gold.pieces == answer.pieces
-    kinds, pieces = {gold.kind, answer.kind}, (*gold.pieces, *answer.pieces)
-    same_brackets = gold.brackets == answer.brackets
-    inner = [{form_of(piece).kind for piece in side.pieces} for side in (gold, answer)]
-    if "matrix" in kinds:
-        if "scalar" in kinds and any(r"\begin" in piece for piece in pieces):
-            raise Unreadable("a matrix in a formula")
-        rows, cells = (gold if gold.kind == "matrix" else answer).brackets
-        vector_as_tuple = kinds == {"matrix", "tuple"} and rows in ("1", cells)
-        if not same_brackets and not vector_as_tuple:
-            return False
-    elif kinds == {"set", "scalar"} and r"\emptyset" in pieces:
-        return False  # the set that holds the empty set is not empty
-    elif "set" in kinds and ("set" in inner[0]) != ("set" in inner[1]):
-        return False  # {{1}, 2} is not {1, 2}
-    elif "list" in kinds and ("half_open" in kinds or ("brackets" in kinds and len(pieces) == 4)):
-        return False  # an interval is not its two ends
-    theirs, ours = (list(map(_named, form.pieces)) for form in (gold, answer))
-    names, others = ({name for name, _ in side if name} for side in (theirs, ours))
-    if kinds <= {"list", "set", "scalar"}:
-        if names and others and names != others:  # values of x are none of y
-            return False
-        if not (kinds == {"list"} and _is_assignment(theirs) and _is_assignment(ours)):
-            return _same_elements([value for _, value in theirs], [value for _, value in ours])
-    elif not kinds & {"list", "matrix"} and not same_brackets:
-        return False
-    ordered = [
-        # x, y, z have an order; m and b of a line have none, unless both sides name them.
-        sorted(side)
-        if _is_assignment(side)
-        and (names == others or "".join(sorted(n for n, _ in side)) in string.ascii_lowercase)
-        else side
-        for side in (theirs, ours)
-    ]
-    return len(theirs) == len(ours) and all(
-        _same(value, other) for (_, value), (_, other) in zip(*ordered, strict=True)
-    )
-
-
-def _named(piece: str) -> tuple[str, str]:
-    """x and 5 of `x = 5`; no name and the piece itself where it names nothing."""
-    sides = equation_sides(piece)
-    return (sides[0].strip(), sides[-1]) if len(sides) > 1 and is_name(sides[0]) else ("", piece)
-
-
-def _value_of(piece: str) -> str:
-    """5 of `x = 5`."""
-    return _named(piece)[1]
-
-
-def _is_assignment(pieces: list[tuple[str, str]]) -> bool:
-    """Whether `x = 1, y = 2` gives values to different names."""
-    names = {name for name, _ in pieces}
-    return "" not in names and 1 < len(names) == len(pieces)
-
-
-def _same_elements(theirs: list[str], ours: list[str]) -> bool:
-    """As sets: every element of one side is on the other."""
-    return all(any(_same(value, other) for other in ours) for value in theirs) and all(
-        any(_same(value, other) for value in theirs) for other in ours
-    )
-
-
-def _same_scalar(gold: str, answer: str) -> bool:
-    quick = verify.quick_verdict(gold, answer) if gold and answer else None
-    if quick is not None and quick.verdict != "IE":
-        return quick.verdict == "AC"
-    gold, answer = forms.distinct_capitals(gold, answer)
-    if _RATIO.fullmatch(gold) and _RATIO.fullmatch(answer):
-        (first, *theirs), (other, *ours) = gold.split(":"), answer.split(":")
-        return len(theirs) == len(ours) and all(
-            same_value(rf"({g})\cdot({other})", rf"({a})\cdot({first})")
-            for g, a in zip(theirs, ours, strict=True)
-        )
-    theirs, ours = equation_sides(gold), equation_sides(answer)
-    if not ours or not theirs:
-        return False
-    if len(theirs) == 1:
-        digits = verify.rounding_error(theirs[0])
-        return _consistent(ours) and same_value(theirs[0], ours[-1], digits)
-    if len(ours) == 1:
-        return is_name(theirs[0]) and _same(theirs[-1], ours[0])
-    short, long = sorted((theirs[0], ours[0]), key=len)
-    if is_name(short) and is_name(long) and f"{long}(".startswith(f"{short}("):  # y and y(x)
-        return _consistent(ours) and _same(theirs[-1], ours[-1])
-    return same_equation((theirs[0], theirs[-1]), (ours[0], ours[-1]))
-
-
-def _consistent(sides: list[str]) -> bool:
-    """In `x = 3 = 4` the numbers contradict each other."""
-    for side in sides[:-1]:
-        with suppress(Unreadable, TooCostly):
-            is_number = not is_name(side) and not parse(side).free_symbols
-            if is_number and not same_value(side, sides[-1]):
-                return False
-    return True
-
-
-def _same_region(gold: str, answer: str) -> bool:
-    if max(len(_OF_REGIONS.findall(side)) for side in (gold, answer)) > _MOST_INTERVALS:
-        raise TooCostly("too many intervals")
-    try:
-        expected, given = _region(gold), _region(answer)
-        return bool(expected == given or sympy.SymmetricDifference(expected, given).is_empty)
-    except (TooCostly, MemoryError, OSError, ImportError):
-        raise
-    except Exception:  # no region that we read, or one of sympy's own, of every kind
-        return _by_math_verify(gold, answer)
-
-
-def _region(text: str) -> sympy.Set:
-    """The set of reals that the text describes. Raises Unreadable."""
-    text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
-    text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
-    cases = forms.split_top(text)
-    # `x < 1, x > 2` are cases, `x < 1, x \ne 0` is a restriction
-    restricted = any(r"\ne" in piece for piece in cases)
-    for pieces, combine in (
-        (forms.split_top(text, (r"\cup",)), sympy.Union),
-        (forms.split_top(text, (r"\cap",)), sympy.Intersection),
-        (_OR.split(text), sympy.Union),
-        (cases, sympy.Intersection if restricted else sympy.Union),
-        (_AND.split(text), sympy.Intersection),
-    ):
-        if len(pieces) > 1:
-            return combine(*map(_region, pieces))
-    if re.fullmatch(r"\\mathbb\s*\{?R\}?", text):
-        return sympy.Reals
-    if match := re.fullmatch(r"(.*)\\setminus(.*)", text):
-        return _region(match[1]) - _region(match[2])
-    if around := forms.enclosing(text):
-        opener, inside, closer = around
-        ends = forms.split_top(inside)
-        if opener == r"\{":
-            elements = (_value_of(piece) for piece in form_of(text).pieces)
-            return sympy.FiniteSet(*(parse(element).doit() for element in elements))
-        if len(ends) == 2 and opener in "([" and closer in ")]":
-            low, high = (parse(end).doit() for end in ends)
-            return sympy.Interval(low, high, opener == "(", closer == ")")
-    if r"\pm" in text and r"\ne" in text:
-        return _region(text.replace(r"\pm", "")) & _region(text.replace(r"\pm", "-"))
-    parts = [part.strip() for part in _COMPARISON.split(text)]
-    sides, relations = [parse(side) for side in parts[::2]], parts[1::2]
-    if not relations:
-        raise Unreadable("not an interval")
-    chain = zip(sides, relations, sides[1:], strict=False)
-    return sympy.Intersection(*(_inequality(*link) for link in chain))
-
-
-def _inequality(left: Any, relation: str, right: Any) -> sympy.Set:
-    """Where `left < right`, both linear in one variable or the absolute value of such a formula."""
-    sides = [side.args[0] if isinstance(side, sympy.Abs) else side for side in (left, right)]
-    variables = left.free_symbols | right.free_symbols
-    if left.free_symbols and right.free_symbols:  # the question again, and no answer to it
-        raise Unreadable("not solved")
-    if len(variables) != 1 or max(sympy.degree(side.doit(), *variables) for side in sides) > 1:
-        raise Unreadable("not linear in one variable")
-    return _COMPARISONS[relation](left.doit(), right.doit()).as_set() & sympy.Reals
 
 
 def _by_math_verify(gold: str, answer: str) -> bool:

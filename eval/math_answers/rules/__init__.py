@@ -1,0 +1,1 @@
+"""When two spelled answers are equal: lists of named rules, each with its cases."""
