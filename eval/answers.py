@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
+_EMPTY_BLOCK = re.compile(rf"\s*+{THINK_OPEN}\s*+{THINK_CLOSE}")
 _BOX_TOKEN = re.compile(r"(\\(?:boxed|fbox)\s*\{)|\\boxed\s++([-+]?[\w./]++)|\\.|([{}])", re.DOTALL)
 _BOX_COMMAND = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 _SAYS_NOTHING = re.compile(  # between two boxes: layout, `or`, `and $x =`
@@ -44,7 +45,11 @@ def writable(text: str) -> str:
 
 
 def has_closed_think(text: str) -> bool:
-    """Exactly one well-formed think block, and nothing but whitespace before it."""
+    """Exactly one well-formed think block, and nothing but whitespace before it. It may be empty;
+    one more that is empty may stand before it, which is how a template switches thinking off."""
+    empty = _EMPTY_BLOCK.match(text)
+    if empty and THINK_OPEN in text[empty.end() :]:
+        text = text[empty.end() :]
     opened, closed = text.count(THINK_OPEN), text.count(THINK_CLOSE)
     return text.lstrip().startswith(THINK_OPEN) and opened == closed == 1
 

@@ -2,9 +2,9 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers, trainers
@@ -37,28 +37,34 @@ COMMON = 4  # a line is common that one chat in so many has
 
 def create_base(job: BaseJob) -> dict[str, float]:
     """Write `job.out/checkpoint`: weights, tokenizer with chat template, generation config."""
-    s, lineage = job.settings, []
+    s, lineage, question = job.settings, [], ""
     if s.kind == "random":
         assert job.examples is not None, "the stage gives the corpus of the tokenizer"
         texts = corpus(read_table(job.examples, Example), job.seed)
         tokenizer = small_tokenizer(texts, s.vocabulary, s.tokens)
-        model = small_model(s, tokenizer, job.seed)
+        model, chat = small_model(s, tokenizer, job.seed), render.ChatFormat.of(tokenizer)
         start = f"random weights, seed {job.seed}"
     else:
         # the commit that the revision of a hub model means now; a local folder has none
         config = AutoConfig.from_pretrained(s.model, revision=s.revision, **models.NO_CODE)
+        if hasattr(config, "vision_config"):
+            raise ValueError(
+                f"{s.model} reads images, too, and klear trains text alone: name its text model"
+            )
         commit = getattr(config, "_commit_hash", None) or s.revision
         tokenizer = models.load_tokenizer(s.model, commit)
         model = models.load_model(s.model, revision=commit)
-        prepare_for_chat(model, tokenizer)
+        own = render.asked_as(s.model, commit)
+        kwargs, question = own.get("chat_template_kwargs"), own.get("question", "")
+        kwargs = kwargs if s.chat_template_kwargs is None else s.chat_template_kwargs
+        chat = prepare_for_chat(model, tokenizer, s.chat_template, kwargs)
         if s.positions is not None:
             model.config.max_position_embeddings = s.positions
         start = f"{s.model}@{commit}"
         if Path(s.model).is_dir():  # a model of ours that is taken up again keeps its history
             start, lineage = models.public_name(s.model), models.read_lineage(s.model)
-    render.check_tokenizer(tokenizer)
     lineage.append(models.step_of("base", start, job.seed, s))
-    models.save_model(model, tokenizer, job.out / CHECKPOINT, lineage)
+    models.save_model(model, tokenizer, job.out / CHECKPOINT, lineage, chat.kwargs, question)
     return {"parameters": float(model.num_parameters()), "vocabulary": float(len(tokenizer))}
 
 
@@ -98,7 +104,7 @@ def small_tokenizer(
         additional_special_tokens=[END_OF_TEXT, TURN_START],
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = render.CHAT_TEMPLATE
+    render.give_template(tokenizer, None)
     return tokenizer
 
 
@@ -110,7 +116,8 @@ def common_lines(texts: Sequence[str]) -> list[str]:
 
 def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):
     """A Qwen3 of about a million parameters, fp32, initialised from `seed`."""
-    end, pad = render.end_of_turn(tokenizer), tokenizer.pad_token_id
+    end: Any = tokenizer.eos_token_id
+    pad = tokenizer.pad_token_id
     config = Qwen3Config(
         vocab_size=-(-len(tokenizer) // 16) * 16,
         hidden_size=s.hidden,
@@ -133,22 +140,24 @@ def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: 
     return model
 
 
-def prepare_for_chat(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a pretrained base model a chat template and an end-of-turn token that stops it."""
-    if tokenizer.chat_template is None:
-        tokenizer.chat_template = render.CHAT_TEMPLATE
-    vocabulary = tokenizer.get_vocab()
-    missing = [t for t in (TURN_START, TURN_END) if t not in vocabulary]
-    if missing:
-        raise ValueError(
-            f"the tokenizer of {model.name_or_path} lacks {missing}; use a model that has them, as "
-            "Qwen3-8B-Base"
-        )
-    stops = [vocabulary[TURN_END], tokenizer.eos_token_id]
-    tokenizer.eos_token = TURN_END
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = END_OF_TEXT
+def prepare_for_chat(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> render.ChatFormat:  # fmt: skip
+    """Give a pretrained model `template`, if any, with the tokens that this needs (see
+    `render.give_template`), and make the end of its turn stop it. Raises ValueError for what
+    cannot be asked."""
+    if render.give_template(tokenizer, template):
+        model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size))
+    chat = render.ChatFormat.of(tokenizer, kwargs)
     config = model.generation_config or GenerationConfig()
+    own = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    stops = [chat.closing[-1], tokenizer.eos_token_id, *own]
+    if tokenizer.pad_token_id is None:
+        padding = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
+        tokenizer.pad_token = padding or tokenizer.convert_ids_to_tokens(chat.closing[-1])
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(chat.closing[-1])
     config.eos_token_id = list(dict.fromkeys(i for i in stops if isinstance(i, int)))
     config.pad_token_id = tokenizer.pad_token_id
     model.generation_config = config
+    return chat

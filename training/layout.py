@@ -22,6 +22,10 @@ from typing import Any
 from klear.configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
+CHAT_FILE = "chat_format.json"
+"""In a checkpoint: how its model is asked. `chat_template_kwargs`, and of a model that was trained
+`question`, the words around {prompt}."""
+TRAINED_QUESTION = "{prompt}"  # SFT and RL ask the bare problem
 ROLLOUTS = "rollouts.parquet"
 
 LOGS = "logs"
@@ -40,6 +44,12 @@ NON_FINITE = "non_finite_metrics"  # how many numbers of a line were NaN or infi
 STOPPED = 75  # exit code of a training process that saved a checkpoint because it got SIGTERM
 
 PROGRESS_INTERVAL_S = 0.5
+
+
+def chat_file(model: str | Path) -> dict[str, Any]:
+    """How a checkpoint in a folder says that it is asked; {} where it does not say."""
+    file = Path(model) / CHAT_FILE
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def kept_model(out: Path, step: int) -> Path:

@@ -25,13 +25,15 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 
 from klear.configs.files import replace_text
 from klear.configs.settings.base import Settings, flat, key_of
 from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.eval.records import Record
-from klear.training.render import check_tokenizer
+from klear.training.layout import CHAT_FILE, TRAINED_QUESTION
+from klear.training.render import ChatFormat, chat_format, keeps_text
 
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}
@@ -127,21 +129,31 @@ def told_to_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
 
 
 def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(str(folder), revision=revision, **NO_CODE)
+    """As transformers finds it, or as `tokenizer.json` has it where that one loses white space: the
+    class that a folder names may be another model's (LlamaTokenizerFast of R1-Distill-Llama)."""
+    where: dict[str, Any] = {"revision": revision, **NO_CODE}
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), **where)
+    if not keeps_text(tokenizer):
+        with suppress(OSError, ValueError):  # there may be no tokenizer.json
+            as_saved = PreTrainedTokenizerFast.from_pretrained(str(folder), **where)
+            return as_saved if keeps_text(as_saved) else tokenizer
+    return tokenizer
 
 
 def load_to_train(
     folder: Path | str, s: SFTSettings | RLSettings
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer; raises ValueError where its answers could not be trained on.
+) -> tuple[PreTrainedModel, ChatFormat]:
+    """Model, and how it is asked; raises ValueError where its answers could not be trained on.
 
     Computed in 16 bits (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
     """
-    tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer)
+    chat = chat_format(folder, load_tokenizer(folder), s.chat_template_kwargs)
     model = load_model(folder, attention=s.runtime.attention, dtype="float32")
     check_weights(model, f"{folder} cannot be trained: take another model, or make it again")
-    return model, tokenizer
+    embedding: Any = model.get_input_embeddings()
+    if getattr(embedding, "padding_idx", None) in chat.stops:
+        embedding.padding_idx = None  # an end of turn that pads, too, would have no gradient
+    return model, chat
 
 
 def broken_weights(model: nn.Module) -> list[str]:
@@ -174,15 +186,21 @@ def save_model(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     lineage: Sequence[TrainingStep] = (),
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    question: str = "",
 ) -> None:
-    """Write a Hugging Face folder, all or nothing: safetensors, tokenizer with chat template,
-    generation config, and with a `lineage` its model card. Raises FloatingPointError, and writes
-    nothing, where a weight is NaN or infinite, which one above 65,504 is in fp16."""
+    """Write a Hugging Face folder, all or nothing: safetensors, tokenizer with chat template, how
+    the model is asked (`question`: what it was trained with), generation config, and with a
+    `lineage` its model card. Raises FloatingPointError, and writes nothing, where a weight is NaN
+    or infinite, which one above 65,504 is in fp16."""
     check_weights(model, f"{folder.name} is not written, as {model.dtype}")
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial, safe_serialization=True)
     tokenizer.save_pretrained(partial)
+    how = {"chat_template_kwargs": dict(chat_template_kwargs or {}), "question": question}
+    if how := {name: value for name, value in how.items() if value}:
+        (partial / CHAT_FILE).write_text(json.dumps(how, indent=1))
     if lineage:
         write_lineage(partial, lineage)
     shutil.rmtree(folder, ignore_errors=True)
@@ -190,8 +208,9 @@ def save_model(
 
 
 def save_trained(
-    trainer: Any, folder: Path, precision: str, lineage: Sequence[TrainingStep] = ()
-) -> None:
+    trainer: Any, folder: Path, precision: str, lineage: Sequence[TrainingStep] = (),
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
     """`save_model` of what `trainer` trains, in its precision. All its processes must call it."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     first = trainer.is_world_process_zero()
@@ -199,7 +218,8 @@ def save_trained(
     if first:
         whole = plain(model, weights)
         whole = whole.to(DTYPES[precision])  # pyright: ignore[reportArgumentType]
-        save_model(whole, trainer.processing_class, folder, lineage)
+        how = chat_template_kwargs, TRAINED_QUESTION
+        save_model(whole, trainer.processing_class, folder, lineage, *how)
     trainer.accelerator.wait_for_everyone()
 
 

@@ -1,23 +1,35 @@
 """From problems to tokens and back: the one place that knows the chat template.
 
-SFT, RL and evaluation render through here, so what is trained is what is sampled. The answer's
-`<think>` tags are written by the model itself: the template never prefills them, since an answer
-is judged only by what it contains.
+How a model is asked, and what of its tokens is its answer, is read off what its template renders:
+no token is known by name. SFT, RL and evaluation go through here, so what is trained is what is
+sampled, and what is judged is all of the answer: what the prompt already wrote of it, too.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import trl
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
 
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN, after_think
+from klear.training.layout import CHAT_FILE, chat_file
 
-TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
-CHAT_TEMPLATE = (
+CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)  # ChatML, as Qwen3
+)  # as Qwen3
+TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"  # of ChatML
+_QUESTION, _ANSWER, _THOUGHT = "klear-question", "klear-answer", "klear-thought"
+_OPEN_BLOCK = re.compile(f"{THINK_OPEN}((?!{THINK_OPEN}).)*\\Z", re.DOTALL)
+_MARKUP = re.compile(r"<[^<>\s]{1,40}>")  # how templates write tokens: <|im_end|>, <end_of_turn>
 
 
 def conversation(prompt: str) -> list[dict[str, str]]:
@@ -25,43 +37,258 @@ def conversation(prompt: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": prompt}]
 
 
-def prompt_ids(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str]) -> list[list[int]]:
-    """Token ids of each prompt up to the point where the model begins its answer."""
-    if not prompts:
-        return []
-    turns = [conversation(p) for p in prompts]
-    encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True)
-    return encoded["input_ids"]  # type: ignore[index]
+@dataclass(frozen=True, eq=False)
+class ChatFormat:
+    """How a model is asked and answers, for one tokenizer, its template and `kwargs` of that."""
+
+    tokenizer: PreTrainedTokenizerBase
+    kwargs: Mapping[str, Any]
+    prefill: str
+    """What a prompt already wrote of the answer: "", `<think>`, or a whole empty block."""
+    closing: tuple[int, ...]
+    """What the template writes after an answer; the last id ends the turn."""
+    stops: frozenset[int]
+    """Ids that end an answer."""
+    lead: str
+    """What the template writes before an answer without thinking, and a model before its own."""
+    marks: tuple[str, str] | None
+    """What stands for <think> and </think> in this model's texts; None: these themselves."""
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None,
+        stops: Iterable[int] = (),
+    ) -> "ChatFormat":  # fmt: skip
+        """The format that the template shows when it renders; `stops` are the end tokens of the
+        model's generation config. Raises ValueError, with the fix, where answers could not be told
+        from prompts, or not be seen to end."""
+        kwargs = dict(kwargs or {})
+        if not keeps_text(tokenizer):
+            raise ValueError(
+                f"the tokenizer of {_name(tokenizer)} does not give a text back from its tokens: "
+                "spaces or lines are lost; its folder needs the tokenizer.json of the model, and "
+                "tokenizer_config.json the right tokenizer_class"
+            )
+        prompt, bare = (_render(tokenizer, kwargs, generate=g) for g in (True, False))
+        chat = _render(tokenizer, kwargs, {"content": _ANSWER})
+        _, _, tail = prompt.rpartition(_QUESTION)
+        opened = _OPEN_BLOCK.search(tail)
+        prefill = opened[0] if opened else ""
+        header = prompt.removesuffix(prefill)
+        marks = None if prefill else _thinking_marks(tokenizer, kwargs, header)
+        if marks and (opened := re.search(re.escape(marks[0]) + r"\s*\Z", tail)):
+            prefill = opened[0].replace(marks[0], THINK_OPEN)
+            header = prompt.removesuffix(opened[0])
+        if _QUESTION not in bare or not chat.startswith(header) or _ANSWER not in chat:
+            raise ValueError(
+                f"the chat template of {_name(tokenizer)} does not keep the prompt, or the answer, "
+                "as it is when the answer follows: what is trained would not be what is sampled; "
+                "name another template by base.chat_template"
+            )
+        lead = chat[len(header) : chat.index(_ANSWER)]
+        closing = _closing(tokenizer, kwargs, chat.rpartition(_ANSWER)[2])
+        ends: list[Any] = [closing[-1], tokenizer.eos_token_id, *stops]
+        broken = set(closing) & set(_ids(tokenizer, marks[1])) if marks else ()
+        if broken:
+            raise ValueError(
+                f"the chat template of {_name(tokenizer)} ends thinking with the token that ends a "
+                "turn: an answer would stop there; name another template by base.chat_template"
+            )
+        return cls(
+            tokenizer=tokenizer,
+            kwargs=kwargs,
+            prefill=prefill,
+            closing=closing,
+            stops=frozenset(i for i in ends if isinstance(i, int)),
+            lead=lead if marks and THINK_OPEN not in lead else "",
+            marks=marks,
+        )
+
+    def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt up to the point where the model goes on."""
+        if not prompts:
+            return []
+        turns = [conversation(p) for p in prompts]
+        how: dict[str, Any] = {"add_generation_prompt": True, "return_dict": True, **self.kwargs}
+        return self.tokenizer.apply_chat_template(turns, **how)["input_ids"]  # type: ignore[index]
+
+    def response_ids(self, responses: Sequence[str]) -> list[list[int]]:
+        """Token ids of each answer as the model writes it: without what the prompt wrote of it,
+        closed as the template closes it."""
+        texts = [self._in_own_marks(after_prefill(r, self.prefill)) for r in responses]
+        encoded = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return [[*ids, *self.closing] for ids in encoded]  # type: ignore[misc]
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The answer as the judge sees it: the prefill and all up to the end of the turn, with
+        think tags also where they are special tokens, without other special tokens."""
+        return self.prefill + self.continuation(ids)
+
+    def continuation(self, ids: Sequence[int]) -> str:
+        """`text` without the prefill: what the model wrote itself."""
+        end = next((n for n, i in enumerate(ids) if i in self.stops), len(ids))
+        dropped = self._dropped
+        kept = [i for i in ids[:end] if i not in dropped]
+        text = self.tokenizer.decode(kept, skip_special_tokens=False)
+        assert isinstance(text, str)
+        if self.marks:
+            opened, closed = self.marks
+            text = text.removeprefix(self.lead) if self.lead else text
+            text = text.replace(opened, THINK_OPEN).replace(closed, THINK_CLOSE)
+        return text
+
+    def _in_own_marks(self, text: str) -> str:
+        if not self.marks:
+            return text
+        if self.lead and not self.prefill and not text.lstrip().startswith(THINK_OPEN):
+            text = self.lead + text
+        return text.replace(THINK_OPEN, self.marks[0]).replace(THINK_CLOSE, self.marks[1])
+
+    @property
+    def _dropped(self) -> set[int]:
+        """Special tokens that are no part of a text."""
+        special = {i for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
+        kept = (THINK_OPEN, THINK_CLOSE, *(self.marks or ()), self.lead)
+        return special - {i for text in kept for i in _ids(self.tokenizer, text)}
 
 
-def response_ids(tokenizer: PreTrainedTokenizerBase, responses: Sequence[str]) -> list[list[int]]:
-    """Token ids of each answer, closed by the end-of-turn token."""
-    end = end_of_turn(tokenizer)
-    encoded = tokenizer(list(responses), add_special_tokens=False)["input_ids"]
-    return [[*ids, end] for ids in encoded]  # type: ignore[misc]
+def after_prefill(response: str, prefill: str) -> str:
+    """What is left of an answer for a model whose prompt wrote `prefill` of it: together they have
+    one think block. Where the prompt closes the block, thinking is left out; where it opens one
+    and the answer has none, the answer closes it."""
+    if not prefill or response.startswith(prefill):
+        return response[len(prefill) :]
+    if THINK_CLOSE in prefill:
+        answer = after_think(response)
+        return response if answer is None else answer.lstrip()
+    body = response.lstrip()
+    if body.startswith(THINK_OPEN):
+        return body.removeprefix(THINK_OPEN).lstrip("\n")
+    return response if THINK_CLOSE in response else f"\n{THINK_CLOSE}\n\n{response}"
 
 
-def response_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[Sequence[int]]) -> list[str]:
-    """The answers as the judge sees them: without end-of-turn and padding, with think tags."""
-    return tokenizer.batch_decode([list(i) for i in ids], skip_special_tokens=True)
+def chat_format(
+    model: str | Path, tokenizer: PreTrainedTokenizerBase,
+    kwargs: Mapping[str, Any] | None = None, stops: Iterable[int] = (), revision: str | None = None,
+) -> ChatFormat:  # fmt: skip
+    """The format of `model`, a folder or a hub id, asked with `kwargs`, or as it says itself if
+    these are None. Raises ValueError as `ChatFormat.of`."""
+    own = asked_as(model, revision).get("chat_template_kwargs") if kwargs is None else kwargs
+    return ChatFormat.of(tokenizer, own, stops)
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that ends an answer: `<|im_end|>` where the vocabulary has it, else EOS."""
-    end = tokenizer.get_vocab().get(TURN_END, tokenizer.eos_token_id)
-    if not isinstance(end, int):
-        raise ValueError(f"the tokenizer has neither {TURN_END} nor an EOS token to end an answer")
-    return end
+def asked_as(model: str | Path, revision: str | None = None) -> dict[str, Any]:
+    """`layout.chat_file` of a folder or a hub id."""
+    if not Path(model).is_dir():
+        with suppress(OSError):  # it has no such file, or the hub is out of reach
+            model = Path(cached_file(str(model), CHAT_FILE, revision=revision) or "").parent
+    return chat_file(model)
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError, with the cure, if answers could not be trained on or judged."""
-    wrong = ""
-    answer = f"{THINK_OPEN}\n1\n{THINK_CLOSE}\n2"
-    (kept,) = response_texts(tokenizer, response_ids(tokenizer, [answer]))
-    if tokenizer.pad_token_id in (None, end_of_turn(tokenizer)):
-        wrong = "needs another pad_token than its end of turn: an answer would look like padding"
-    elif THINK_OPEN not in kept or THINK_CLOSE not in kept:
-        wrong = f"drops {THINK_OPEN} and {THINK_CLOSE} when decoding: add them as ordinary tokens"
-    if wrong:
-        raise ValueError(f"the tokenizer of {tokenizer.name_or_path or 'this model'} {wrong}")
+def keeps_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a text with spaces and lines comes back from its tokens as it was."""
+    text = "so x = 6 * 7\n\n  is\n42"
+    return tokenizer.decode(_ids(tokenizer, text)) == text
+
+
+def give_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> bool:
+    """Set the template called `name`: `chatml`, one of TRL's, or a file; without a name ChatML
+    where the tokenizer has none. True where tokens came with it that the vocabulary lacked, which
+    only a name asks for. Raises ValueError with the fix."""
+    if name is None and tokenizer.chat_template is not None:
+        return False
+    tokenizer.chat_template = CHATML if name in (None, "chatml") else _template_file(name)
+    if tokenizer.bos_token is None and "bos_token" in str(tokenizer.chat_template):
+        tokenizer.add_special_tokens({"bos_token": "<s>"})
+    chat = _render(tokenizer, {}, {"content": _ANSWER})
+    missing = [t for t in dict.fromkeys(_MARKUP.findall(chat)) if len(_ids(tokenizer, t)) != 1]
+    missing = [t for t in missing if t not in (THINK_OPEN, THINK_CLOSE)]
+    if missing and name is None:
+        raise ValueError(
+            f"{_name(tokenizer)} has no chat template, and its tokenizer lacks {missing}, so that "
+            "ChatML would be plain text: set base.chat_template=chatml, which adds them, or name "
+            "the template that it was trained with"
+        )
+    tokenizer.add_tokens(missing, special_tokens=True)
+    return bool(missing)
+
+
+def _template_file(name: str) -> str:
+    shipped = Path(trl.__file__).with_name("chat_templates")
+    for file in (Path(name).expanduser(), shipped / f"{name}.jinja"):
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    names = ", ".join(["chatml", *sorted(f.stem for f in shipped.glob("*.jinja"))])
+    raise ValueError(f"base.chat_template={name} is neither a file nor one of: {names}")
+
+
+def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.name_or_path or "this model"
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []  # type: ignore[return-value]
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any],
+    *answers: Mapping[str, str], generate: bool = False,
+) -> str:  # fmt: skip
+    """A question, an answer, a question and so on, as text."""
+    turns: list[dict[str, str]] = conversation(_QUESTION)
+    for answer in answers:
+        turns += [{"role": "assistant", **answer}, *conversation(_QUESTION)]
+    turns = turns[: 1 + len(answers)] if len(answers) < 2 else turns[:-1]
+    how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate, **kwargs}
+    try:
+        return str(tokenizer.apply_chat_template(turns, **how))
+    except (TemplateError, TypeError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"the chat template of {_name(tokenizer)} does not render a question and an answer "
+            f"({first}): name another by base.chat_template"
+        ) from error
+
+
+def _closing(
+    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], after: str
+) -> tuple[int, ...]:
+    """The tokens with which the template closes an answer: the run of added tokens that begins what
+    stands `after` it, or after an answer that another question follows, or else EOS."""
+    added = tokenizer.added_tokens_decoder
+    between = _render(tokenizer, kwargs, {"content": _ANSWER}, {"content": _ANSWER})
+    between = between.partition(_ANSWER)[2].partition(_QUESTION)[0]
+    for text in (after, between):
+        run = list[int]()
+        for token in _ids(tokenizer, text):
+            if token not in added:
+                break
+            run.append(token)
+        if run and text is after:
+            return tuple(run)
+        if run:  # the next turn's opening: its first token is enough
+            return (run[0],)
+    if not isinstance(tokenizer.eos_token_id, int):
+        raise ValueError(
+            f"the chat template of {_name(tokenizer)} writes no token after an answer, and the "
+            "tokenizer has no EOS: nothing would end an answer; name another by base.chat_template"
+        )
+    return (tokenizer.eos_token_id,)
+
+
+def _thinking_marks(
+    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], header: str
+) -> tuple[str, str] | None:
+    """What the template writes around the reasoning of an answer, where that is no think tag."""
+    names: Collection[str] = ("reasoning_content", "reasoning", "thinking")
+    answer = {"content": _ANSWER, **dict.fromkeys(names, _THOUGHT)}
+    chat = _render(tokenizer, kwargs, answer)
+    if not chat.startswith(header) or _THOUGHT not in chat[len(header) :]:
+        return None
+    opened, _, rest = chat[len(header) :].partition(_THOUGHT)
+    closed = rest.partition(_ANSWER)[0]
+    added, tags = tokenizer.added_tokens_decoder, (opened.strip("\n"), closed.strip("\n"))
+    own = THINK_OPEN not in opened and all(
+        any(i in added for i in _ids(tokenizer, t)) for t in tags
+    )
+    return tags if own else None  # type: ignore[return-value]

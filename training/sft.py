@@ -6,7 +6,7 @@ negative log-likelihood, a mean over the answer tokens of the whole optimizer st
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN
 from klear.eval.tables import column
-from klear.training import layout, models, render
+from klear.training import layout, models
 from klear.training.callbacks import (
     FiniteCheckpoints,
     StableCheckpoints,
@@ -32,6 +33,7 @@ from klear.training.callbacks import (
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import rank0_first, world_size
 from klear.training.packing import cut_steps, optimizer_steps
+from klear.training.render import ChatFormat
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10
@@ -41,25 +43,46 @@ MOMENTUM = 0.95  # of Muon
 def run_sft(job: SFTJob) -> dict[str, float]:
     """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
     s, progress = job.settings, layout.ProgressFile(job.out)
-    model, tokenizer = models.load_to_train(job.base, s)
+    model, chat = models.load_to_train(job.base, s)
 
     cache = job.out / layout.SCRATCH / layout.TOKENS
-    asked = job.examples, tokenizer, s.max_length, cache, progress.report
+    asked = job.examples, chat, s.max_length, cache, progress.report
     dataset = rank0_first(cache / "DONE", lambda: tokenized(*asked))
+    left_out = thinking_left_out(chat, column(job.examples, "response"))
     to_train, held_out = split(dataset, job)
-    trainer = build_trainer(job, model, tokenizer, to_train)
+    trainer = build_trainer(job, model, chat.tokenizer, to_train)
     trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
     train(trainer, job, progress)
     lineage = models.lineage_after(job.base, model, "sft", job.seed, s)
     target = job.out / layout.CHECKPOINT
-    models.save_trained(trainer, target, s.runtime.precision, lineage)
+    models.save_trained(trainer, target, s.runtime.precision, lineage, chat.kwargs)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
-    return {"steps": float(trainer.state.global_step), "truncated_examples": float(cut)}
+    return {
+        "steps": float(trainer.state.global_step),
+        "truncated_examples": float(cut),
+        **({"thinking_left_out": float(left_out)} if left_out else {}),
+    }
+
+
+def thinking_left_out(chat: ChatFormat, responses: Iterable[str]) -> int:
+    """Answers whose thinking is not trained on, since the prompt closes the think block before
+    they begin; says so."""
+    if THINK_CLOSE not in chat.prefill:
+        return 0
+    thoughts = (r.partition(THINK_CLOSE)[0].partition(THINK_OPEN)[2].strip() for r in responses)
+    if count := sum(map(bool, thoughts)):
+        print(
+            f"the thinking of {count:,} answers is left out: the prompts of this chat template "
+            "close the think block; to train on it, set sft.chat_template_kwargs to what switches "
+            "thinking on, as {enable_thinking: true}",
+            flush=True,
+        )
+    return count
 
 
 def tokenized(
     examples: Path,
-    tokenizer: PreTrainedTokenizerBase,
+    chat: ChatFormat,
     max_length: int,
     cache: Path,
     report: Callable[[int, int, str], None] = lambda *_: None,
@@ -69,8 +92,7 @@ def tokenized(
 
     def rows(batch: dict[str, list[str]], places: list[int]) -> dict[str, list[Any]]:
         report(0, 0, f"tokenised {places[0]:,} of {len(texts):,} examples")
-        prompts = render.prompt_ids(tokenizer, batch["prompt"])
-        answers = render.response_ids(tokenizer, batch["response"])
+        prompts, answers = chat.prompt_ids(batch["prompt"]), chat.response_ids(batch["response"])
         both = list(zip(prompts, answers, strict=True))
         return {
             "input_ids": [[*p, *a][:max_length] for p, a in both],
@@ -82,7 +104,7 @@ def tokenized(
     columns = ["prompt", "response"]
     texts = Dataset.from_parquet(str(examples), columns=columns, cache_dir=str(cache))
     assert isinstance(texts, Dataset)
-    same = Hasher.hash([tokenizer, max_length, texts._fingerprint])
+    same = Hasher.hash([chat.tokenizer, dict(chat.kwargs), max_length, texts._fingerprint])
     return texts.map(
         rows, with_indices=True, batched=True, remove_columns=columns, new_fingerprint=same
     )

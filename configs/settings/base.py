@@ -51,6 +51,10 @@ DEFAULT_NOT_IN_KEY = "default not in key"
 part of the key, so that they are still found."""
 
 
+ChatTemplateKwargs = Annotated[dict[str, Any] | None, DEFAULT_NOT_IN_KEY]
+"""Arguments of a chat template, like {enable_thinking: false}; None: those of the checkpoint."""
+
+
 def key_of(settings: Settings) -> str:
     """Canonical JSON of what the settings mean, without what is marked or Runtime."""
     return json.dumps(meaning(settings, as_key=True), sort_keys=True, separators=(",", ":"))

@@ -20,6 +20,7 @@ from pydantic import (
 from klear.configs.settings.base import (
     DEFAULT_NOT_IN_KEY,
     NOT_IN_KEY,
+    ChatTemplateKwargs,
     Price,
     Runtime,
     Settings,
@@ -126,6 +127,8 @@ class EngineSettings(Settings):
     """Prefect Secret block that holds the key; goes before api_key_env"""
     think_prefill: str = ""
     """What the chat template puts before the answer; judged with it"""
+    chat_template_kwargs: ChatTemplateKwargs = None
+    """Arguments of the chat template: {enable_thinking: false}; empty: those of the checkpoint"""
     yarn_factor: Annotated[float, Field(gt=1)] | None = None
     """YaRN factor of the context (local engines)"""
     origin: Annotated[Literal["files", "catalogue"], DEFAULT_NOT_IN_KEY] = Field(

@@ -10,7 +10,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings, read_catalogue
+from klear.configs.settings.base import (
+    DEFAULT_NOT_IN_KEY,
+    ChatTemplateKwargs,
+    Settings,
+    read_catalogue,
+)
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.configs.settings.judging import JudgeSettings
 
@@ -72,6 +77,8 @@ class EvaluateSettings(Settings):
     """Table 1: T 0.6, top_p 0.95, 32K"""
     yarn_factor: Annotated[float, Field(gt=1)] | None = None
     """2.5 for the 64K budget (§4.3), with sampling.max_tokens=65536"""
+    chat_template_kwargs: ChatTemplateKwargs = None
+    """Arguments of the chat template; empty: those of the checkpoint"""
     engine: Literal["vllm", "transformers"] = "vllm"
     """Who generates the answers"""
     judge: JudgeSettings = JudgeSettings()
@@ -149,6 +156,7 @@ class Evaluation(Settings):
     @model_validator(mode="after")
     def the_engine_is_said_once(self) -> Self:
         unread = {"engine", "engine_runtime", "yarn_factor", "learning_curve"}
+        unread.add("chat_template_kwargs")
         if said := sorted(unread & self.evaluate.model_fields_set):
             raise ValueError(f"evaluate.{said[0]} is not read here: see engine")
         return self

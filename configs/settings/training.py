@@ -13,7 +13,14 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, BelowOne, Runtime, Seed, Settings
+from klear.configs.settings.base import (
+    DEFAULT_NOT_IN_KEY,
+    BelowOne,
+    ChatTemplateKwargs,
+    Runtime,
+    Seed,
+    Settings,
+)
 from klear.configs.settings.engines import EngineRuntime, no_secret
 from klear.configs.settings.judging import RolloutJudgeSettings
 from klear.configs.settings.topology import Launch, Topology
@@ -64,6 +71,12 @@ class BaseModelSettings(Settings):
     """What the model already is: the stages up to there leave the plan"""
     revision: str = "main"
     """Branch, tag or commit on the hub"""
+    chat_template: Annotated[str | None, DEFAULT_NOT_IN_KEY] = None
+    """Its file, or the name of one that ships (chatml, llama3, gemma, …), whose tokens are added
+    where the vocabulary lacks them; empty: the model's own, ChatML for one without (pretrained)"""
+    chat_template_kwargs: ChatTemplateKwargs = None
+    """Arguments of the chat template, like {enable_thinking: false}, kept in the checkpoint for all
+    later stages"""
     positions: PositiveInt | None = None
     """Longest prompt and answer, written into a pretrained model's config; default: its own
     (Qwen3-8B-Base: 32768, RL at 4096 + 32768 needs 36864)"""
@@ -125,6 +138,8 @@ class SFTSettings(Settings):
     """No padding: the sequences of a micro-batch share one row"""
     validation_problems: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
     """Problems whose examples are held out for a validation loss, eval/loss; not in the paper"""
+    chat_template_kwargs: ChatTemplateKwargs = None
+    """Arguments of the chat template; empty: those of the checkpoint"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
     runtime: TrainRuntime = TrainRuntime()
@@ -269,6 +284,8 @@ class RLSettings(Settings):
     random_reward: Annotated[Probability | None, DEFAULT_NOT_IN_KEY] = None
     """A control: 1 with this probability, else 0, whatever the answer; verdicts are logged only
     (arXiv 2506.10947: 0.5)"""
+    chat_template_kwargs: ChatTemplateKwargs = None
+    """Arguments of the chat template; empty: those of the checkpoint"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
     """Who generates the rollouts"""
     checkpoint_steps: PositiveInt = 5

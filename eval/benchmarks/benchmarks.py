@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, TypeAdapter
 
@@ -214,10 +215,12 @@ def score_benchmark(
     )
 
 
-def template_hash(checkpoint: Path) -> str:
-    """16 hex digits of the SHA-256 of a checkpoint's chat template; "none" where it has none."""
+def template_hash(checkpoint: Path, kwargs: Mapping[str, Any] | None = None) -> str:
+    """16 hex digits of the SHA-256 of a checkpoint's chat template, and its arguments if there are
+    any; "none" where it has none."""
     file, config = checkpoint / "chat_template.jinja", checkpoint / "tokenizer_config.json"
     template = file.read_text() if file.exists() else None
     if template is None and config.exists():
         template = json.loads(config.read_text()).get("chat_template")
-    return hashlib.sha256(str(template).encode()).hexdigest()[:16] if template else "none"
+    digest = hashlib.sha256(str(template).encode()).hexdigest()[:16] if template else "none"
+    return f"{digest} {json.dumps(dict(kwargs), sort_keys=True)}" if kwargs else digest

@@ -75,6 +75,8 @@ def _scored(evaluation: Evaluation) -> int:
     files = {name: Path(path) for name, path in evaluation.files.items()}
     ours = {n: f for n, f in files.items() if any_model.problems_of_file(f, n) is not None}
     named = any_model.identified(evaluation)
+    if named.evaluate.protocols != evaluation.evaluate.protocols:
+        print("asked in the words of its training (chat_format.json)", file=sys.stderr)
     evaluation = named.model_copy(update={"files": {n: str(f) for n, f in ours.items()}})
     to_collect = [
         any_model.settings_to_collect(name, files.get(name))

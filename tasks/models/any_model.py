@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from klear.configs.settings.evaluation import Evaluation
+from klear.configs.settings.evaluation import WITH_FORMAT, Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult, template_hash
+from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
 from klear.eval.benchmarks.metrics import upper_bound_of_zero
 from klear.eval.records import Problem
 from klear.eval.row_files import read_rows
 from klear.eval.tables import read_table
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import why_not
-from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent
+from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 from klear.tasks.report.page import render_text
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, content_digest, scan
+from klear.training.layout import chat_file
 
 PROMPTS = ("problem", "question", "prompt", "question_content", "query")
 ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
@@ -52,7 +53,8 @@ def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics
 
 
 def identified(evaluation: Evaluation) -> Evaluation:
-    """With the model named by what it holds: a folder by its bytes, a hub model by its commit."""
+    """With the model named by what it holds: a folder by its bytes, a hub model by its commit. A
+    checkpoint that says how it was asked in training is asked so."""
     engine = evaluation.engine
     folder = Path(engine.model)
     if engine.kind == "openai":
@@ -61,7 +63,7 @@ def identified(evaluation: Evaluation) -> Evaluation:
         return evaluation.model_copy(update=found)
     if folder.is_dir():
         name = folder.parent.name if folder.name == "checkpoint" else folder.name
-        found = {"model": name, "checkpoint": content_digest(scan(folder))[:16]}
+        found: dict[str, Any] = {"model": name, "checkpoint": content_digest(scan(folder))[:16]}
     else:  # a hub model's folder is named by the commit; the engine fetches the weights
         from huggingface_hub import snapshot_download
 
@@ -73,7 +75,15 @@ def identified(evaluation: Evaluation) -> Evaluation:
             raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
         pinned = engine.model_copy(update={"revision": folder.name})
         found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
-    return evaluation.model_copy(update={**found, "template": template_hash(folder)})
+    found["template"] = template_of(engine, folder)
+    if own := chat_file(folder).get("question"):
+        protocols = [
+            p.model_copy(update={"question": own}) if p.question == WITH_FORMAT else p
+            for p in evaluation.evaluate.protocols
+        ]
+        how = {"protocols": tuple(protocols)}
+        found["evaluate"] = evaluation.evaluate.model_copy(update=how)
+    return evaluation.model_copy(update=found)
 
 
 def settings_to_collect(name: str, file: Path | None) -> CollectSettings:

@@ -38,7 +38,7 @@ from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import LOGS, SCRATCH, Artifact
 from klear.training.engines.generate import Journal, cost_of, journal_path
 from klear.training.engines.interface import Key, Request, request_seed
-from klear.training.layout import StepLines, kept_model, kept_models
+from klear.training.layout import StepLines, chat_file, kept_model, kept_models
 
 MEASURES = {
     name: name
@@ -74,8 +74,9 @@ def evaluate(
 
     def subject(folder: Path, name: str) -> Subject:
         how: dict[str, Any] = {"yarn_factor": settings.yarn_factor, "runtime": runtime}
+        how["chat_template_kwargs"] = settings.chat_template_kwargs
         engine = EngineSettings(kind=settings.engine, model=str(folder), **how)
-        return Subject(engine, name, checkpoint.digest[:16], template_hash(folder))
+        return Subject(engine, name, checkpoint.digest[:16], template_of(engine, folder))
 
     itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
     results, speed = run_benchmarks(out, itself, everything, settings)
@@ -101,6 +102,13 @@ def evaluate(
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
     answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
     return {**metrics_of(results), **spent(itself.engine, scored, speed), "answers": answers}
+
+
+def template_of(engine: EngineSettings, folder: Path) -> str:
+    """`template_hash` of the model in `folder`, as `engine` asks it."""
+    kwargs = engine.chat_template_kwargs
+    own = chat_file(folder).get("chat_template_kwargs")
+    return template_hash(folder, own if kwargs is None else kwargs)
 
 
 def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol]) -> None:

@@ -93,15 +93,15 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from klear.training import render
     from klear.training.models import load_model, load_tokenizer
+    from klear.training.render import ChatFormat
     from klear.training.rl.config import GPPOConfig
     from klear.training.rl.trainer import GPPOTrainer
 
     def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         texts = [p[-1]["content"] for p in prompts]
         answers = [answer(t, i % ROLLOUTS, options) for i, t in enumerate(texts)]
-        ids = render.prompt_ids(trainer._tokenizer, texts)
+        ids = ChatFormat.of(trainer._tokenizer).prompt_ids(texts)
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
     def pay(prompts: list[Any], **_: Any) -> list[float]:

@@ -36,14 +36,13 @@ class LengthJudge(nullcontext):
 
 def roll_out(prompts: list[Any], trainer: Any, **_: Any) -> dict[str, Any]:
     """TRL's hook: 2 to 10 tokens of text for each prompt."""
-    from klear.training import render
 
     texts = [turns[-1]["content"] for turns in prompts]
     answers = [
         [65 + number(text, i % GROUP, j) % 60 for j in range(2 + number(text, i % GROUP) % 9)]
         for i, text in enumerate(texts)
     ]
-    ids = render.prompt_ids(trainer._tokenizer, texts)
+    ids = trainer.chat.prompt_ids(texts)
     return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from processes import output_of
 
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
-from klear.training import render
-from klear.training.base import create_base, prepare_for_chat, small_tokenizer
+from klear.training.base import create_base, small_tokenizer
 from klear.training.callbacks import StableCheckpoints
 from klear.training.launch.jobs import BaseJob
 from klear.training.layout import STABLE, latest
@@ -31,6 +30,7 @@ from klear.training.models import (
     step_of,
     write_lineage,
 )
+from klear.training.render import ChatFormat
 from tests.training.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -66,30 +66,16 @@ def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(fil
 def test_no_text_is_unknown_to_the_tokenizer(text):
     tokenizer = _tokenizer()
     text = text.replace("<|", "< |")  # the names of special tokens are not text
-    assert render.response_texts(tokenizer, render.response_ids(tokenizer, [text])) == [text]
+    chat = ChatFormat.of(tokenizer)
+    assert chat.text(chat.response_ids([text])[0]) == text
 
 
 def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
     tokenizer = _tokenizer()
-    (ids,) = render.response_ids(tokenizer, ["<think>\n12+34=46\n</think>"])
+    chat = ChatFormat.of(tokenizer)
+    (ids,) = chat.response_ids(["<think>\n12+34=46\n</think>"])
     assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
-    assert render.response_texts(tokenizer, [ids]) == ["<think>\n12+34=46\n</think>"]
-
-
-def test_a_pretrained_model_without_chatml_tokens_is_refused(files):
-    tokenizer, model = load_tokenizer(files["checkpoint"]), load_model(files["checkpoint"])
-    prepare_for_chat(model, tokenizer)  # ours has them
-    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in model.generation_config.eos_token_id
-
-    class Bare:
-        chat_template = "x"
-        eos_token_id = 0
-
-        def get_vocab(self):
-            return {"a": 0}
-
-    with pytest.raises(ValueError, match="im_start"):
-        prepare_for_chat(model, Bare())  # type: ignore[arg-type]
+    assert chat.text(ids) == "<think>\n12+34=46\n</think>"
 
 
 @cache
@@ -142,37 +128,6 @@ def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
     card = (tmp_path / "out/checkpoint/README.md").read_text()
     assert "base_model: org/tiny\n" in card
     assert load_model(tmp_path / "out/checkpoint").config.max_position_embeddings == 1_024
-
-
-def test_a_prompt_ends_where_the_answer_begins_and_that_with_the_end_of_turn(files, examples):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    (ids,) = render.prompt_ids(tokenizer, ["Make 5 from 1, 2, 3."])
-    assert tokenizer.decode(ids) == (
-        "<|im_start|>user\nMake 5 from 1, 2, 3.<|im_end|>\n<|im_start|>assistant\n"
-    )
-    texts = [e.response for e in examples]
-    answers = render.response_ids(tokenizer, texts)
-    assert all(i[-1] == render.end_of_turn(tokenizer) for i in answers)
-    assert render.response_texts(tokenizer, answers) == texts
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"pad_token": None}, "an answer would look like padding"),
-        ({"pad_token": "<|im_end|>"}, "an answer would look like padding"),
-        ({"special": ["<think>", "</think>"]}, "drops <think> and"),
-    ],
-)
-def test_a_tokenizer_that_cannot_is_refused_with_the_cure(files, changes, message):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    for name, value in changes.items():
-        if name == "special":
-            tokenizer.add_special_tokens({"additional_special_tokens": value})
-        else:
-            setattr(tokenizer, name, value)
-    with pytest.raises(ValueError, match=message):
-        render.check_tokenizer(tokenizer)
 
 
 def saved(folder, step, *, stable=True):

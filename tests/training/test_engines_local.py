@@ -3,6 +3,7 @@ sampling as `generate` does; what reaches vLLM, without starting it."""
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from klear.training.engines.sampler import draw, one_of, sample
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
 from klear.training.models import load_model, load_tokenizer
-from klear.training.render import prompt_ids
+from klear.training.render import ChatFormat
 
 TINY = BaseModelSettings(
     kind="random", hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=16, vocabulary=280,
@@ -110,22 +111,17 @@ def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
         generate_job(job(checkpoint, tmp_path, [LONG]))
 
 
-class Letters:
-    """A tokenizer of one letter a token; id 0 is the end."""
-
-    def batch_decode(self, rows, **_):
-        return ["".join(chr(96 + i) for i in row) for row in rows]
-
-
 @pytest.mark.parametrize(
-    ("ids", "text", "finish"),
-    [([1, 2, 0], "ab", "stop"), ([1, 2], "ab", "length"), ([0], "", "empty")],
+    ("cut", "text", "finish"), [(None, "ab", "stop"), (-1, "ab", "length"), (0, "", "empty")]
 )
-def test_how_an_answer_ended_follows_from_its_tokens(ids, text, finish):
+def test_how_an_answer_ended_follows_from_its_tokens(files, cut, text, finish):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    chat = replace(ChatFormat.of(tokenizer), prefill="<think>\n")
     model: Any = SimpleNamespace(
-        settings=EngineSettings(kind="transformers", model="m"), tokenizer=Letters(), ends=(0,),
-        prefill="<think>\n",
-    )  # fmt: skip
+        settings=EngineSettings(kind="transformers", model="m"), ends=chat.closing, chat=chat
+    )
+    ids = [*tokenizer("ab", add_special_tokens=False)["input_ids"], *chat.closing]
+    ids = ids[:cut] if cut else ids if cut is None else list(chat.closing)
     sample = LocalModel.sample(model, Request(problem_id="p", index=3, prompt="?"), 5, ids)
     assert (sample.text, sample.finish_reason) == ("<think>\n" + text, finish)
     assert (sample.index, sample.prompt_tokens, sample.completion_tokens) == (3, 5, len(ids))
@@ -198,7 +194,7 @@ def test_the_settings_reach_vllm_in_its_words(checkpoint):
 def test_a_length_of_ours_never_cuts_an_answer(checkpoint, positions, limit, needed):
     """A prompt of 10 tokens and an answer of up to 90; where the model ends is its own affair."""
     model: Any = SimpleNamespace(
-        tokenizer=SimpleNamespace(apply_chat_template=lambda *_, **__: {"input_ids": [[1] * 10]}),
+        chat=SimpleNamespace(prompt_ids=lambda prompts: [[1] * 10]),
         settings=settings(checkpoint, runtime=EngineRuntime(max_model_len=limit)),
         room=lambda prompt: min(90, positions - prompt),
     )
@@ -213,7 +209,9 @@ def test_a_length_of_ours_never_cuts_an_answer(checkpoint, positions, limit, nee
 
 def small(files):
     tokenizer = load_tokenizer(files["checkpoint"])
-    prompts = prompt_ids(tokenizer, ["Make 5 from 1, 2, 3.", "Make 77 from 7, 7, 11.", "p"] * 3)
+    prompts = ChatFormat.of(tokenizer).prompt_ids(
+        ["Make 5 from 1, 2, 3.", "Make 77 from 7, 7, 11.", "p"] * 3
+    )
     model: Any = load_model(files["checkpoint"], dtype="float32")
     with torch.no_grad():  # an untrained model repeats its last token; stir its layers
         for weight in (p for p in model.model.layers.parameters() if p.ndim == 2):

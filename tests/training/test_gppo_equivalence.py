@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import modeling_flash_attention_utils as flash
 
-from klear.training import render
 from klear.training.models import load_model
 from tests.training.conftest import by_row, close
 
@@ -19,7 +18,7 @@ pay = by_row(*GROUP)
 
 def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     """Answers that are given, of very different lengths."""
-    ids = render.prompt_ids(trainer._tokenizer, [p[-1]["content"] for p in prompts])
+    ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
     answers = [
         [70 + (7 * i + 3 * j) % 90 for j in range(LENGTHS[i % len(LENGTHS)])]
         for i in range(len(prompts))

@@ -9,7 +9,6 @@ import pytest
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from klear.training import render
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer, LossScale
 from tests.gpu.tier0 import arrays, distance
@@ -145,7 +144,7 @@ def test_settings_that_contradict_gppo_are_refused(tmp_path, wrong, message):
 def cut_every_other(prompts: list[Any], trainer: Any, **more: Any) -> dict[str, Any]:
     """Every second answer has no end token."""
     end = trainer._tokenizer.convert_tokens_to_ids("<|im_end|>")
-    ids = render.prompt_ids(trainer._tokenizer, [p[-1]["content"] for p in prompts])
+    ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
     answers = [[80, 81, 82, end if i % 2 == 0 else 83] for i in range(len(prompts))]
     return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None, **more}
 

@@ -16,6 +16,7 @@ from klear.training import layout, sft
 from klear.training.alarms import DIVERGENCE
 from klear.training.launch.jobs import SFTJob
 from klear.training.models import load_model, load_tokenizer
+from klear.training.render import ChatFormat
 from klear.training.sft import IGNORED, MuonAndAdamW, orthogonal, split_parameters, tokenized
 from tests.training.conftest import close, gradients_of
 
@@ -41,7 +42,7 @@ def progress(out):
 
 def test_the_loss_is_on_the_answer_only(files, tmp_path):
     tokenizer = load_tokenizer(files["checkpoint"])
-    example = tokenized(files["examples"], tokenizer, 256, tmp_path)[0]
+    example = tokenized(files["examples"], ChatFormat.of(tokenizer), 256, tmp_path)[0]
     answer = [t for t in example["labels"] if t != IGNORED]
     assert example["labels"] == [IGNORED] * (len(example["labels"]) - len(answer)) + answer
     assert example["input_ids"][-len(answer) :] == answer
@@ -105,14 +106,15 @@ def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
 
 def test_rows_are_cut_to_the_longest_length_and_tokenised_once(files, tmp_path):
     """Three examples, the middle one too long for 64 tokens."""
-    path, tokenizer = tmp_path / "examples.parquet", load_tokenizer(files["checkpoint"])
+    path = tmp_path / "examples.parquet"
+    chat = ChatFormat.of(load_tokenizer(files["checkpoint"]))
     rows = [Example(problem_id=n, index=3, domain="math", response=text, prompt="p", source="s")
             for n, text in {"a": "1", "b": "1 " * 300, "c": "2"}.items()]  # fmt: skip
     write_table(path, Example, rows)
-    made = tokenized(path, tokenizer, 64, tmp_path)
+    made = tokenized(path, chat, 64, tmp_path)
     assert [len(row["input_ids"]) < row["tokens"] for row in made] == [False, True, False]
     assert len(made[1]["input_ids"]) == 64
-    again = tokenized(path, tokenizer, 64, tmp_path, lambda *_: pytest.fail("made twice"))
+    again = tokenized(path, chat, 64, tmp_path, lambda *_: pytest.fail("made twice"))
     assert list(again) == list(made)
 
 
@@ -172,7 +174,7 @@ def train(files, job):
                  "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
         asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
-        rows = tokenized(files["examples"], tokenizer, 256, asked.out / "tokens")
+        rows = tokenized(files["examples"], ChatFormat.of(tokenizer), 256, asked.out / "tokens")
         trainer = sft.build_trainer(asked, model, tokenizer, rows)
         return trainer, gradients_of(trainer)
 

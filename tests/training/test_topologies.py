@@ -28,6 +28,7 @@ from klear.configs.loading import load_profile
 from klear.training import sft, sizing
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.models import gradients_in_fp32, load_tokenizer
+from klear.training.render import ChatFormat
 from klear.training.rl import train as rl
 from klear.training.sizing import ModelFacts
 from tests.cluster.fixed_answers import LengthJudge
@@ -141,7 +142,7 @@ def test_a_trainer_of_rl_is_built_down_to_its_arguments(
     reward = rl.JudgeReward(LengthJudge(settings.judge), problems)
     job = RLJob(out=tmp_path, checkpoint=tmp_path, problems=tmp_path, settings=settings)
     with rank_of(world, monkeypatch):
-        trainer = rl.build_trainer(job, without_weights(profile), of(files), reward)
+        trainer = rl.build_trainer(job, without_weights(profile), ChatFormat.of(of(files)), reward)
     args = trainer.args
     units = args.per_device_train_batch_size, args.steps_per_generation, args.max_steps
     assert units == expected

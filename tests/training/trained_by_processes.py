@@ -16,6 +16,7 @@ from klear.training import sft
 from klear.training.launch.jobs import SFTJob
 from klear.training.launch.ranks import join_run, rank, world_size
 from klear.training.models import load_model, load_tokenizer, save_trained
+from klear.training.render import ChatFormat
 from tests.cluster.fixed_answers import GROUP, number, roll_out
 from tests.training.conftest import small_trainer
 
@@ -70,7 +71,7 @@ def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None
                            learning_rate=1e-3, min_learning_rate=1e-3, runtime=runtime)  # fmt: skip
     job = SFTJob(out=out, base=Path(checkpoint), examples=Path(examples), settings=settings)
     tokenizer = load_tokenizer(checkpoint)
-    rows = sft.tokenized(job.examples, tokenizer, 256, out / f"tokens{rank()}")
+    rows = sft.tokenized(job.examples, ChatFormat.of(tokenizer), 256, out / f"tokens{rank()}")
     model = load_model(checkpoint, dtype="float32")
     trainer = sft.build_trainer(job, model, tokenizer, rows)
     trainer.train(resume_from_checkpoint=start)

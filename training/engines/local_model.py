@@ -1,6 +1,5 @@
 """What the local engines share: where an answer stops, what its text is, how long it may be."""
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -11,37 +10,30 @@ from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
 from klear.training.engines.interface import Engine, EngineError, Request
 from klear.training.models import NO_CODE, load_tokenizer
-from klear.training.render import conversation, end_of_turn, response_texts
-
-_PREFILL = re.compile(r"(<think>\s*(</think>\s*)?)?\Z")
+from klear.training.render import chat_format
 
 
 class LocalModel(Engine):
     """A model's tokenizer and configuration, and what follows from them for every answer."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
-        """Raises EngineError for a model that cannot be loaded."""
+        """Raises EngineError for a model that cannot be loaded, or asked by its template."""
         super().__init__(settings, sampling)
         name, where = settings.model, dict[str, Any](revision=settings.revision)
+        stops: Any = ()
+        with suppress(OSError):  # a model may come without a generation config
+            stops = GenerationConfig.from_pretrained(settings.model, **where).eos_token_id
+        stops = stops if isinstance(stops, (list, tuple)) else [stops]
         try:
             self.config: Any = AutoConfig.from_pretrained(name, **where, **NO_CODE)
             self.tokenizer = load_tokenizer(name, settings.revision)
+            own = settings.chat_template_kwargs
+            self.chat = chat_format(name, self.tokenizer, own, stops, settings.revision)
         except (OSError, ValueError) as error:
             first = str(error).splitlines()[0]
             raise EngineError(f"engine model={settings.model} cannot be loaded: {first}") from error
-        ends: list[Any] = [end_of_turn(self.tokenizer), self.tokenizer.eos_token_id]
-        with suppress(OSError):  # a model may come without a generation config
-            own = GenerationConfig.from_pretrained(settings.model, **where).eos_token_id
-            ends += own if isinstance(own, list) else [own]
-        self.ends = tuple(sorted({i for i in ends if isinstance(i, int)}))
+        self.ends = tuple(sorted(self.chat.stops))
         """Ids that end an answer: the model's own end tokens and the end of the turn."""
-        # what the chat template writes of the answer, so that the model's text begins in its
-        # middle: `<think>` (DeepSeek-R1), or an empty think block
-        asked = self.tokenizer.apply_chat_template(
-            conversation("?"), add_generation_prompt=True, tokenize=False
-        )
-        found = _PREFILL.search(str(asked))
-        self.prefill = settings.think_prefill or (found[0] if found else "")
         self.positions = positions_of(self.config, settings.yarn_factor)
         """Tokens of prompt and answer together."""
 
@@ -55,9 +47,9 @@ class LocalModel(Engine):
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
-            text = response_texts(self.tokenizer, [list(ids[:stop])])[0]
+            text = self.chat.continuation(ids)
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
-            text = self.prefill + text
+            text = (self.settings.think_prefill or self.chat.prefill) + text
         model, tokens = self.settings.model, len(ids or ())
         return request.answered(model, text, finish, prompt_tokens, tokens)
 

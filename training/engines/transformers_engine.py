@@ -12,7 +12,6 @@ from klear.training.engines.interface import EngineError, Key, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
 from klear.training.engines.sampler import ONE_THREAD_BELOW, sample
 from klear.training.models import load_model
-from klear.training.render import prompt_ids
 
 
 class TransformersEngine(LocalModel):
@@ -52,7 +51,7 @@ class TransformersEngine(LocalModel):
                 yield from self._answer_batch(batch)
 
     def _answer_batch(self, batch: list[Request]) -> Iterator[Sample]:
-        encoded = prompt_ids(self.tokenizer, [r.prompt for r in batch])
+        encoded = self.chat.prompt_ids([r.prompt for r in batch])
         rooms = [self.room(len(ids)) for ids in encoded]
         fitting = [i for i, room in enumerate(rooms) if room]
         seeds = ",".join(str(r.seed) for r in batch)

@@ -12,7 +12,6 @@ from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
 from klear.training.engines.interface import EngineError, Request, ask_concurrently, require_vllm
 from klear.training.engines.local_model import LocalModel, yarn_parameters
-from klear.training.render import prompt_ids
 
 AT_ONCE = 1024  # requests in each copy of the model: enough that it never waits for us
 
@@ -41,7 +40,7 @@ class VLLMEngine(LocalModel):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        (ids,) = prompt_ids(self.tokenizer, [request.prompt])
+        (ids,) = self.chat.prompt_ids([request.prompt])
         room, limit = self.room(len(ids)), self.settings.runtime.max_model_len
         if limit and len(ids) + room > limit:  # memory must not change a sample
             raise EngineError(

@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,9 @@ SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage", "advantage
 
 
 def gppo_config(
-    s: RLSettings, seed: int, units: dict[str, int], checkpoints: Path, positions: int | None = None
-) -> GPPOConfig:
+    s: RLSettings, seed: int, units: dict[str, int], checkpoints: Path,
+    positions: int | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> GPPOConfig:  # fmt: skip
     """Settings and `rl_schedule` in TRL's words; `positions` are those of the model."""
     updates = units["steps_per_generation"]
     return GPPOConfig(
@@ -163,6 +165,7 @@ def gppo_config(
         **dict(s.shape),
         **units,
         **vllm_arguments(s, positions),
+        chat_template_kwargs=dict(chat_template_kwargs or {}),
         policy_loss=s.loss,
         entropy_coef=s.entropy_weight,
         cast_lm_head_to_fp32=s.fp32_head,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 
 from datasets import Dataset
 from pydantic import Field
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from klear.configs.files import replace_text
 from klear.configs.settings.judging import JudgeSettings
@@ -22,13 +22,14 @@ from klear.eval.judge.judge import Judge, withheld_apart
 from klear.eval.ray_cluster import on_cluster_wait
 from klear.eval.records import Problem, Record, Score, Verdict
 from klear.eval.tables import read_table, write_table
-from klear.training import layout, models, render
+from klear.training import layout, models
 from klear.training.callbacks import StableCheckpoints, begins_after, flush, train
 from klear.training.engines.local_model import positions_of
 from klear.training.engines.sampler import sample
 from klear.training.launch.jobs import RLJob
 from klear.training.launch.ranks import processes_here, world_size
 from klear.training.packing import rl_schedule
+from klear.training.render import ChatFormat, conversation
 from klear.training.rl.config import gppo_config
 from klear.training.rl.off_policy_counts import write_off_policy
 from klear.training.rl.statistics import RolloutRecord
@@ -41,9 +42,9 @@ def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s = job.settings
     start = models.told_to_vllm(job.checkpoint, job.out / layout.SCRATCH / "start", s)
-    model, tokenizer = models.load_to_train(start, s)
+    model, chat = models.load_to_train(start, s)
     given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
-    problems = fitting(given, tokenizer, s, positions_of(model.config))
+    problems = fitting(given, chat, s, positions_of(model.config))
     progress, journal = layout.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     early = s.engine == "transformers"  # answers are judged from their end on, in any order
@@ -52,11 +53,11 @@ def run_rl(job: RLJob) -> dict[str, float]:
         reward = JudgeReward(
             judge, problems, s.judge.withheld_tests, random_share=s.random_reward, seed=job.seed
         )
-        trainer = build_trainer(job, model, tokenizer, reward)
+        trainer = build_trainer(job, model, chat, reward)
         updates = trainer.args.updates
         if trainer.is_world_process_zero():
             done = begins_after(trainer, updates)
-            journal = RolloutJournal(job.out, tokenizer, reward, s.audit_rollouts, done)
+            journal = RolloutJournal(job.out, trainer.chat, reward, s.audit_rollouts, done)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
         if s.keep_every:
@@ -65,7 +66,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
-    models.save_trained(trainer, target, s.runtime.precision, lineage)
+    models.save_trained(trainer, target, s.runtime.precision, lineage, chat.kwargs)
     steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
@@ -101,7 +102,8 @@ class KeepModels(TrainerCallback):
             return
         folder = layout.kept_model(self.job.out, step)
         lineage = lineage_of(self.job, self.start, step)
-        models.save_trained(self.trainer, folder, s.runtime.precision, lineage)
+        how = s.runtime.precision, lineage, self.trainer.chat.kwargs
+        models.save_trained(self.trainer, folder, *how)
         if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 
@@ -113,17 +115,14 @@ def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[models.Tr
 
 
 def fitting(
-    problems: Sequence[Problem],
-    tokenizer: PreTrainedTokenizerBase,
-    s: RLSettings,
-    positions: int | None = None,
+    problems: Sequence[Problem], chat: ChatFormat, s: RLSettings, positions: int | None = None
 ) -> list[Problem]:
     """The problems whose rendered prompt has at most `max_prompt_tokens`.
 
     Raises ValueError where the longest leaves less than `max_tokens` of the model's `positions`:
     an answer that ends early would be paid as one that is too long.
     """
-    lengths = list(map(len, render.prompt_ids(tokenizer, [p.prompt for p in problems])))
+    lengths = list(map(len, chat.prompt_ids([p.prompt for p in problems])))
     longest = max((n for n in lengths if n <= s.max_prompt_tokens), default=0)
     if positions is not None and longest + s.max_tokens > positions:
         raise ValueError(
@@ -251,10 +250,9 @@ class RolloutJournal:
     the same places; `after_step` is where a resumed run begins."""
 
     def __init__(
-        self, out: Path, tokenizer: PreTrainedTokenizerBase, reward: JudgeReward, keep: int,
-        after_step: int = 0,
+        self, out: Path, chat: ChatFormat, reward: JudgeReward, keep: int, after_step: int = 0,
     ) -> None:  # fmt: skip
-        self.tokenizer, self.reward, self.keep = tokenizer, reward, keep
+        self.chat, self.reward, self.keep = chat, reward, keep
         self.shown = out / layout.SHOWN / "rollouts"
         self.rows = layout.StepLines(out / layout.ROLLOUT_JOURNAL, after_step=after_step)
         self.off_policy = layout.StepLines(out / layout.OFF_POLICY, after_step=after_step)
@@ -266,7 +264,7 @@ class RolloutJournal:
         chosen = sorted(draw.sample(range(size), min(self.keep, size)))
         answers = [rollout.tokens[i][rollout.prompt_length[i] :].tolist() for i in chosen]
         rows = []
-        for i, text in zip(chosen, render.response_texts(self.tokenizer, answers), strict=True):
+        for i, text in zip(chosen, map(self.chat.text, answers), strict=True):
             row = RolloutRow(
                 step=step,
                 text=text,
@@ -288,19 +286,19 @@ class RolloutJournal:
 
 
 def build_trainer(
-    job: RLJob, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: JudgeReward
+    job: RLJob, model: PreTrainedModel, chat: ChatFormat, reward: JudgeReward
 ) -> GPPOTrainer:
     """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
     s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
     problems, units = reward.problems.values(), rl_schedule(s, world_size())
     ours = partial(roll_out, batch_size=s.engine_runtime.batch_size, begin=reward.begin)
-    rows = [{"prompt": render.conversation(p.prompt), "problem_id": p.id} for p in problems]
+    rows = [{"prompt": conversation(p.prompt), "problem_id": p.id} for p in problems]
     trainer = GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, units, folder, positions_of(model.config)),
+        args=gppo_config(s, job.seed, units, folder, positions_of(model.config), chat.kwargs),
         train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,  # type: ignore[arg-type]
+        processing_class=chat.tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints()],
         rollout_func=ours if s.engine == "transformers" else None,
     )
@@ -321,10 +319,9 @@ def roll_out(
     texts = [turns[-1]["content"] for turns in prompts]
 
     def ended(place: int, answer: list[int]) -> None:
-        (text,) = render.response_texts(trainer._tokenizer, [answer])
-        begin(texts[place], text, step)
+        begin(texts[place], trainer.chat.text(answer), step)
 
-    ids = render.prompt_ids(trainer._tokenizer, texts)
+    ids = trainer.chat.prompt_ids(texts)
     answers = sample(
         models.policy_on_each(trainer),
         ids,

@@ -23,6 +23,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import ProcessorMixin
+from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
@@ -30,6 +31,7 @@ from klear.training import losses
 from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
 from klear.training.models import gradients_in_fp32
 from klear.training.packing import prompt_order
+from klear.training.render import ChatFormat
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.off_policy_counts import Table, headline
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
@@ -117,6 +119,9 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[Table]], None] | None = None
         """Called at every log line with the rollout step and a table for each of its updates."""
+        how: Any = self.args.chat_template_kwargs
+        self.chat = ChatFormat.of(self._tokenizer, how, self.eos_token_ids)
+        self.eos_token_ids = [*self.eos_token_ids, *(self.chat.stops - {*self.eos_token_ids})]
         self.processes = Processes(self.accelerator)
         self._statistics = TokenStatistics()
         self._updates: list[Update] = []
@@ -210,6 +215,10 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         return answers
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:
+        """The rewards see all of an answer: what the prompt wrote of it, too."""
+        if is_conversational({"prompt": prompts[0]}):
+            texts = map(self.chat.text, completion_ids_list)
+            completions = [[{"role": "assistant", "content": text}] for text in texts]
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         unscored = ~rewards.isfinite().any(1)
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)

@@ -14,7 +14,6 @@ from trl.trainer.utils import ensure_master_addr_port
 from klear.training.engines.interface import require_vllm
 from klear.training.launch.ranks import rank, world_size
 from klear.training.models import policy_on_each
-from klear.training.render import prompt_ids
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 
@@ -51,15 +50,17 @@ class VLLMOnCPU:
             disable_log_stats=True,
             seed=rank(),
         )
-        most, warmth = args.max_completion_length, args.temperature
-        self.sampling = SamplingParams(temperature=warmth, max_tokens=most, logprobs=0)
+        self.sampling = SamplingParams(
+            temperature=args.temperature, max_tokens=args.max_completion_length, logprobs=0
+        )
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         weights = policy_on_each(trainer).named_parameters()
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.llm.apply_model(pack_tied_head)
         self.llm.reset_prefix_cache()
-        ids = prompt_ids(trainer._tokenizer, [turns[-1]["content"] for turns in prompts])
+        ids = trainer.chat.prompt_ids([turns[-1]["content"] for turns in prompts])
+        self.sampling.stop_token_ids = list(trainer.eos_token_ids)
         given: list[Any] = [{"prompt_token_ids": prompt} for prompt in ids]
         answers = self.llm.generate(given, self.sampling, use_tqdm=False)
         texts = [answer.outputs[0].token_ids for answer in answers]

@@ -1,0 +1,275 @@
+"""The chat contract, on every text template that the pinned TRL ships and on real tokenizers: what
+is trained is what is sampled, and what is judged is the whole answer."""
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import trl
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from klear.configs.settings.engines import EngineSettings, Sampling
+from klear.configs.settings.training import BaseModelSettings
+from klear.eval.answers import extract_boxed, has_closed_think
+from klear.eval.records import Example, Problem
+from klear.eval.tables import read_table, write_table
+from klear.training.base import create_base, small_tokenizer
+from klear.training.engines.interface import Request
+from klear.training.engines.local_model import LocalModel
+from klear.training.launch.jobs import BaseJob, RLJob
+from klear.training.models import load_model, load_tokenizer
+from klear.training.render import CHATML, ChatFormat, conversation, give_template
+from klear.training.rl import train as rl
+from klear.training.rl.train import RolloutRow
+from klear.training.sft import IGNORED, thinking_left_out, tokenized
+from tests.training.killed_child import RL
+
+SHIPPED = sorted(Path(trl.__file__).with_name("chat_templates").glob("*.jinja"))
+FOR_IMAGES = ("idefics3", "llava_next", "smolvlm")
+TEMPLATES = [f.stem for f in SHIPPED if not f.stem.startswith(FOR_IMAGES)]
+TOKENIZERS = Path(__file__).parents[3] / "shared" / "data" / "tokenizers"
+THOUGHT = "<think>\n6·7 = 42\n</think>\n\nSo it is \\boxed{42}."
+PREFILLS = ("<think>\\n", "<think>", "<think>\\n\\n</think>\\n\\n")
+
+
+@cache
+def words(template: str) -> Any:
+    """A small tokenizer with the tokens of the template called so."""
+    tokenizer = small_tokenizer(["6·7 = 42 So it is boxed"], 400)
+    give_template(tokenizer, template)
+    return tokenizer
+
+
+def prefilling(prefill: str) -> str:
+    return CHATML.replace("assistant\\n' }}{% endif", f"assistant\\n{prefill}' }}}}{{% endif")
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_row_is_the_prompt_as_sampled_and_the_answer_as_sampled(template, tmp_path):
+    chat = ChatFormat.of(words(template))
+    path = tmp_path / "examples.parquet"
+    row = {"problem_id": "p", "index": 0, "domain": "math", "source": "s", "prompt": "6 times 7?"}
+    write_table(path, Example, [Example(**row, response=THOUGHT)])
+    (made,) = tokenized(path, chat, 4_096, tmp_path)
+    (prompt,), (answer,) = chat.prompt_ids(["6 times 7?"]), chat.response_ids([THOUGHT])
+    assert made["input_ids"] == prompt + answer
+    assert made["labels"] == [IGNORED] * len(prompt) + answer
+    judged = chat.text(answer)
+    assert (judged.count("<think>"), judged.count("</think>")) == (1, 1)
+    assert has_closed_think(judged)
+    assert extract_boxed(judged).answer == "42"
+    if "</think>" not in chat.prefill:
+        assert judged == THOUGHT
+    assert answer[-1] in chat.stops
+    assert not chat.stops & set(answer[: -len(chat.closing)])
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_what_follows_the_end_of_the_turn_is_not_judged(template):
+    chat = ChatFormat.of(words(template))
+    (answer,) = chat.response_ids([THOUGHT])
+    (more,) = chat.prompt_ids(["No: \\boxed{43}."])
+    assert chat.text(answer + more) == chat.text(answer) == chat.text(answer[: -len(chat.closing)])
+
+
+@pytest.mark.parametrize("template", [f.stem for f in SHIPPED if f.stem not in TEMPLATES])
+def test_a_template_that_wants_images_is_refused_with_the_fix(template):
+    with pytest.raises(ValueError, match=r"base\.chat_template"):
+        ChatFormat.of(words(template))
+
+
+GENERATE = {"add_generation_prompt": True}
+CHATML_HI = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+ENDS = {"qwen3": "<|im_end|>", "smollm2": "<|im_end|>"}
+ENDS["deepseek_v3"] = "<|end▁of▁sentence|>".replace("|", "\uff5c")  # its bars are wide
+PROMPTS = {
+    "qwen3": CHATML_HI,
+    "deepseek_v3": "<|begin▁of▁sentence|><|User|>Hi<|Assistant|>".replace("|", "\uff5c"),
+    "smollm2": f"<|im_start|>system\n{SYSTEM}<|im_end|>\n{CHATML_HI}",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_real_tokenizer_opens_and_ends_an_answer_as_its_model_does(name):
+    if not TOKENIZERS.exists():
+        pytest.skip("needs ../shared/data/tokenizers")
+    tokenizer: Any = load_tokenizer(TOKENIZERS / name)
+    chat = ChatFormat.of(tokenizer)
+    asked = tokenizer.apply_chat_template(conversation("Hi"), tokenize=False, **GENERATE)
+    assert asked == PROMPTS[name]
+    assert chat.prompt_ids(["Hi"]) == [tokenizer(asked, add_special_tokens=False)["input_ids"]]
+    assert tokenizer.convert_ids_to_tokens(chat.closing) == [ENDS[name]]
+    (answer,) = chat.response_ids([THOUGHT])
+    assert chat.text(answer) == THOUGHT
+    if name == "qwen3":
+        quiet = ChatFormat.of(tokenizer, {"enable_thinking": False})
+        assert quiet.prefill == "<think>\n\n</think>\n\n"
+        (answer,) = quiet.response_ids([THOUGHT])
+        assert quiet.text(answer) == "<think>\n\n</think>\n\nSo it is \\boxed{42}."
+        assert tokenizer.decode(answer) == "So it is \\boxed{42}.<|im_end|>"
+
+
+def test_thinking_in_a_channel_of_its_own_is_judged_as_thinking():
+    """Harmony: the model writes <|channel|>analysis…, of which a box is no answer."""
+    tokenizer = words("gptoss")
+    chat = ChatFormat.of(tokenizer)
+    thinking = "<|channel|>analysis<|message|>It is \\boxed{41}, or"
+    answer = "<|end|><|start|>assistant<|channel|>final<|message|>\\boxed{42}<|return|>"
+
+    def judged(text: str) -> Any:
+        return extract_boxed(chat.text(tokenizer(text, add_special_tokens=False)["input_ids"]))
+
+    assert judged(thinking + answer).answer == "42"
+    assert "not closed" in judged(thinking).reason
+    assert judged("<|channel|>final<|message|>\\boxed{42}<|return|>").answer == "42"
+
+
+def test_think_tags_that_are_special_tokens_stay_in_the_text(files):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    chat = ChatFormat.of(tokenizer)
+    (answer,) = chat.response_ids([THOUGHT])
+    assert chat.text(answer) == THOUGHT
+
+
+@pytest.mark.parametrize("pad", [None, "<|im_end|>"])
+def test_a_tokenizer_whose_padding_is_missing_or_the_end_of_turn_is_as_good(files, pad):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    tokenizer.pad_token = pad
+    chat = ChatFormat.of(tokenizer)
+    assert chat.text(chat.response_ids([THOUGHT])[0]) == THOUGHT
+
+
+@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize("response", [THOUGHT, THOUGHT.replace("<think>\n", "<think>"), "42"])
+def test_whatever_a_prompt_wrote_there_is_one_think_block(files, prefill, response):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    tokenizer.chat_template = prefilling(prefill)
+    chat = ChatFormat.of(tokenizer)
+    assert chat.prefill == prefill.replace("\\n", "\n")
+    (answer,) = chat.response_ids([response])
+    assert has_closed_think(chat.text(answer))
+    row = str(tokenizer.decode(chat.prompt_ids(["?"])[0] + answer))
+    assert (row.count("<think>"), row.count("</think>")) == (1, 1)
+
+
+def test_thinking_that_a_closed_block_leaves_out_is_counted(files, capsys):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    assert thinking_left_out(ChatFormat.of(tokenizer), [THOUGHT]) == 0
+    tokenizer.chat_template = prefilling(PREFILLS[2])
+    chat = ChatFormat.of(tokenizer)
+    assert thinking_left_out(chat, [THOUGHT, "42", "<think>\n\n</think>\n42"]) == 1
+    assert "sft.chat_template_kwargs" in capsys.readouterr().out
+
+
+def test_a_base_model_gets_the_template_that_is_named_with_its_tokens(files, tmp_path):
+    """Llama's tokens are no tokens of the small model: they are added, and its own end stops it."""
+    settings = BaseModelSettings(model=str(files["checkpoint"]), chat_template="llama3")
+    create_base(BaseJob(out=tmp_path, settings=settings))
+    tokenizer, model = load_tokenizer(tmp_path / "checkpoint"), load_model(tmp_path / "checkpoint")
+    chat = ChatFormat.of(tokenizer)
+    assert tokenizer.convert_ids_to_tokens(chat.closing) == ["<|eot_id|>"] == [tokenizer.eos_token]
+    assert chat.closing[-1] in model.generation_config.eos_token_id
+    assert model.get_input_embeddings().num_embeddings >= len(tokenizer)
+    file = tmp_path / "mine.jinja"
+    file.write_text(prefilling("<think>"))
+    settings = BaseModelSettings(model=str(files["checkpoint"]), chat_template=str(file))
+    create_base(BaseJob(out=tmp_path / "file", settings=settings))
+    assert ChatFormat.of(load_tokenizer(tmp_path / "file/checkpoint")).prefill == "<think>"
+
+
+def test_a_model_without_template_and_without_the_tokens_of_chatml_is_refused_with_the_fix():
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), eos_token="</s>")
+    with pytest.raises(ValueError, match=r"set base\.chat_template=chatml, which adds them"):
+        give_template(bare, None)
+    with pytest.raises(ValueError, match=r"base\.chat_template=nothing is neither"):
+        give_template(bare, "nothing")
+
+
+def test_a_checkpoint_says_how_it_is_asked_and_engines_ask_it_so(files, tmp_path):
+    template = "{% if quiet %}<|im_start|>{% endif %}" + CHATML
+    (tmp_path / "t.jinja").write_text(template)
+    settings = BaseModelSettings(
+        model=str(files["checkpoint"]), chat_template=str(tmp_path / "t.jinja"),
+        chat_template_kwargs={"quiet": True},
+    )  # fmt: skip
+    create_base(BaseJob(out=tmp_path, settings=settings))
+    assert json.loads((tmp_path / "checkpoint/chat_format.json").read_text()) == {
+        "chat_template_kwargs": {"quiet": True}
+    }
+    loud = {"quiet": False}
+    for kwargs, opened in ((None, 2), (loud, 1)):
+        how = {"kind": "transformers", "model": str(tmp_path / "checkpoint")}
+        engine = LocalModel(EngineSettings(**how, chat_template_kwargs=kwargs), Sampling())
+        (ids,) = engine.chat.prompt_ids(["?"])
+        assert str(engine.tokenizer.decode(ids)).count("<|im_start|>") == opened + 1
+
+
+def test_an_engine_stops_at_every_end_that_model_or_template_name(files, tmp_path):
+    model, tokenizer = load_model(files["checkpoint"]), load_tokenizer(files["checkpoint"])
+    other = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    model.generation_config = GenerationConfig(eos_token_id=[other])
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    engine = LocalModel(EngineSettings(kind="transformers", model=str(tmp_path)), Sampling())
+    ends = {other, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert set(engine.ends) == ends
+    (ids,) = engine.chat.response_ids([THOUGHT])
+    cut = engine.sample(Request("p", 0, "?"), 3, [*ids[:-1], other, *ids])
+    assert (cut.text, cut.finish_reason) == (THOUGHT, "stop")
+
+
+ANSWERS = {  # of the prompts 6·7 and 2·3; the second of each pair is wrong
+    "math": ["<think>\n6·7\n</think>\n\n\\boxed{42}", "<think>\nhm\n</think>\n\n\\boxed{7}"],
+    "code": ["<think>\na+b\n</think>\n\n```python\nprint(42)\n```", "<think>\n</think>\n\nno"],
+}
+
+
+@pytest.mark.parametrize("domain", ["math", "code"])
+@pytest.mark.parametrize("prefill", PREFILLS)
+def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
+    files, tmp_path, prefill, domain
+):
+    """The empty block is the one whose model thinks all the same: it is paid as one that does."""
+    suite = {"kind": "stdin", "cases": [{"input": "", "output": "42\n"}]}
+    what = {"answer": "42"} if domain == "math" else {"tests": suite}
+    problems = [
+        Problem.model_validate({"domain": domain, "prompt": p, **what}) for p in ("a", "b", "c")
+    ]
+    write_table(tmp_path / "problems.parquet", Problem, problems)
+    plain, seen = ChatFormat.of(load_tokenizer(files["checkpoint"])), []
+
+    def answered(prompts, trainer, **_):
+        texts = [ANSWERS[domain][i % 2] for i in range(len(prompts))]
+        writer = plain if "/think" in prefill else trainer.chat
+        asked = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
+        answers = writer.response_ids(texts)
+        return {"prompt_ids": asked, "completion_ids": answers, "logprobs": None}
+
+    for name, template in (("plain", CHATML), ("filled", prefilling(prefill))):
+        start = tmp_path / name / "start"
+        shutil.copytree(files["checkpoint"], start)
+        (start / "chat_template.jinja").write_text(template)
+        settings = RL.model_copy(update={"domain": domain, "mini_batch_prompts": 2, "steps": 1})
+        job = RLJob(out=tmp_path / name, checkpoint=start, problems=tmp_path / "problems.parquet",
+                    settings=settings, seed=5)  # fmt: skip
+
+        with mock.patch.object(rl, "roll_out", answered):
+            result = rl.run_rl(job)
+        rows = list(read_table(tmp_path / name / "rollouts.parquet", RolloutRow))
+        line = json.loads((tmp_path / name / "logs/metrics.jsonl").read_text().splitlines()[0])
+        metrics = {n: line["metrics"][n] for n in ("reward/format", "reward/mean", "updates")}
+        seen.append((metrics, [(r.reward, r.verdict, r.trained) for r in rows]))
+        assert result["rollouts_without_update"] == 0
+        assert all(has_closed_think(r.text) for r in rows)
+        say = json.loads((tmp_path / name / "checkpoint/chat_format.json").read_text())
+        assert say == {"question": "{prompt}"}
+    assert seen[0] == seen[1]
+    assert seen[0][0]["updates"] > 0
