@@ -29,6 +29,7 @@ CHATML = (
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"  # of ChatML
 _QUESTION, _ANSWER, _THOUGHT = "klear-question", "klear-answer", "klear-thought"
 _OPEN_BLOCK = re.compile(f"{THINK_OPEN}((?!{THINK_OPEN}).)*\\Z", re.DOTALL)
+_END_OF_PROMPT = re.compile(rf"{THINK_OPEN}\s*({THINK_CLOSE}\s*)?\Z")
 _MARKUP = re.compile(r"<[^<>\s]{1,40}>")  # how templates write tokens: <|im_end|>, <end_of_turn>
 
 
@@ -150,6 +151,12 @@ class ChatFormat:
         special = {i for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
         kept = (THINK_OPEN, THINK_CLOSE, *(self.marks or ()), self.lead)
         return special - {i for text in kept for i in _ids(self.tokenizer, text)}
+
+
+def prefill_of(prompt: str) -> str:
+    """What a prompt, given as text, already wrote of the answer: an open or empty think block."""
+    opened = _END_OF_PROMPT.search(prompt)
+    return opened[0] if opened else ""
 
 
 def after_prefill(response: str, prefill: str) -> str:

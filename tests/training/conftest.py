@@ -95,7 +95,8 @@ def vllm_checkpoint(tmp_path_factory, files) -> Path:
 
 def small_trainer(
     checkpoint: str | Path, out: Path, reward: Any, *, prompts: int = 4, rollouts: int = 4,
-    mini_batch: int = 2, steps: int = 1, rollout_func: Any = None, **config: Any,
+    mini_batch: int = 2, steps: int = 1, rollout_func: Any = None, train_dataset: Any = None,
+    **config: Any,
 ):  # fmt: skip
     """GPPOTrainer on a small model, with so many prompts a device in a rollout and in an update.
 
@@ -121,7 +122,7 @@ def small_trainer(
         model=load_model(checkpoint, dtype="float32"),
         reward_funcs=reward,
         args=GPPOConfig(**(defaults | config)),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=train_dataset or Dataset.from_list(rows),
         processing_class=load_tokenizer(checkpoint),  # type: ignore[arg-type]
         rollout_func=rollout_func or partial(roll_out, batch_size=256),
     )

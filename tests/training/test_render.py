@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import trl
+from datasets import Dataset
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import GenerationConfig, PreTrainedTokenizerFast
@@ -273,3 +274,30 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
         assert say == {"question": "{prompt}"}
     assert seen[0] == seen[1]
     assert seen[0][0]["updates"] > 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prefill"),
+    [
+        ("Q: 6·7?\n<think>\n", "<think>\n"),
+        ("Think within <think> and </think>. 6·7?", ""),
+        ("6·7?<think></think>", "<think></think>"),
+    ],
+)
+def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answer(
+    make_trainer, prompt, prefill
+):
+    seen = []
+
+    def pay(completions, **_):
+        seen.extend(completions)
+        return [float(i % 2) for i in range(len(completions))]
+
+    def answered(prompts, trainer):
+        ids = trainer._tokenizer(prompts)["input_ids"]
+        answers = trainer._tokenizer(["42<|im_end|>"] * len(prompts))["input_ids"]
+        return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+    rows = Dataset.from_list([{"prompt": prompt}] * 4)
+    make_trainer(pay, rollout_func=answered, train_dataset=rows).train()
+    assert set(seen) == {prefill + "42"}

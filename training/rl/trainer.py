@@ -31,7 +31,7 @@ from klear.training import losses
 from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
 from klear.training.models import gradients_in_fp32
 from klear.training.packing import prompt_order
-from klear.training.render import ChatFormat
+from klear.training.render import ChatFormat, prefill_of
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.off_policy_counts import Table, headline
 from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
@@ -96,6 +96,7 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
     args: GPPOConfig
     model: nn.Module
     num_generations: int
+    chat: ChatFormat  # of conversational prompts
 
     def __init__(
         self, model: Any, reward_funcs: Any = None, args: GPPOConfig | None = None,
@@ -119,9 +120,10 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[Table]], None] | None = None
         """Called at every log line with the rollout step and a table for each of its updates."""
-        how: Any = self.args.chat_template_kwargs
-        self.chat = ChatFormat.of(self._tokenizer, how, self.eos_token_ids)
-        self.eos_token_ids = [*self.eos_token_ids, *(self.chat.stops - {*self.eos_token_ids})]
+        if is_conversational(next(iter(self.train_dataset))):  # type: ignore[arg-type]
+            how: Any = self.args.chat_template_kwargs
+            self.chat = ChatFormat.of(self._tokenizer, how, self.eos_token_ids)
+            self.eos_token_ids = [*self.eos_token_ids, *(self.chat.stops - {*self.eos_token_ids})]
         self.processes = Processes(self.accelerator)
         self._statistics = TokenStatistics()
         self._updates: list[Update] = []
@@ -219,6 +221,8 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         if is_conversational({"prompt": prompts[0]}):
             texts = map(self.chat.text, completion_ids_list)
             completions = [[{"role": "assistant", "content": text}] for text in texts]
+        else:
+            completions = [prefill_of(p) + c for p, c in zip(prompts, completions, strict=True)]
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         unscored = ~rewards.isfinite().any(1)
         total = (rewards * self.reward_weights.to(rewards.device)).nansum(1)
