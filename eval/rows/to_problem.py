@@ -1,5 +1,6 @@
 """One raw row of a source as a Problem: which field means what is the source's to say."""
 
+import ast
 import json
 import math
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ import orjson
 from pydantic import ValidationError
 
 from klear.configs.settings.sources import Lookup, Source
-from klear.eval.answers import extract_boxed
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN, extract_boxed
 from klear.eval.programs.formats import joined, parse_suite, with_checker, with_setup
 from klear.eval.records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
 from klear.eval.rows.fields import (
@@ -123,8 +124,30 @@ def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
         several = isinstance(value, list) and all(isinstance(v, str | None) for v in value)
         for each in value if several else (answer_turn(turns) if turns else value,):
             if each is not None and (text := plain_text(each, name)):
+                text = worked_solution(text, source) or text
                 found.append(Trace(source=source.name, model=model, text=text))
     return found
+
+
+def worked_solution(text: str, source: Source) -> str:
+    """A solution that people wrote, in the form of a reasoning model: the work is the thinking, and
+    what follows `answer_after` is in a box; a bare program is fenced. Empty for any other text."""
+    if THINK_CLOSE in text:
+        return ""
+    if source.domain == "code":
+        return f"{THINK_OPEN}\n{THINK_CLOSE}\n```python\n{text}\n```" if _compiles(text) else ""
+    work, mark, _ = text.rpartition(source.answer_after) if source.answer_after else ("", "", "")
+    if not mark:
+        return ""
+    answer = after_mark(text, mark, source.answer_field)
+    return f"{THINK_OPEN}\n{work.strip()}\n{THINK_CLOSE}\n\\boxed{{{answer}}}"
+
+
+def _compiles(text: str) -> bool:
+    try:
+        return bool(ast.parse(text).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 def pass_rate_of(row: dict[str, Any], source: Source) -> PublishedRate | None:

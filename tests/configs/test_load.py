@@ -34,7 +34,7 @@ def problems(profile: str, *overrides: str) -> list[str]:
 
 
 def test_every_shipped_profile_loads_under_its_name():
-    assert {"tiny", "single_gpu", "paper", "replay", "open_traces"} == set(profiles())
+    assert {"tiny", "pocket", "single_gpu", "paper", "replay", "open_traces"} == set(profiles())
     assert [load_profile(name).profile for name in profiles()] == profiles()
 
 

@@ -379,3 +379,23 @@ def test_the_rows_own_limit_counts_where_it_has_one(limit, seconds):
     limited = source(domain="code", time_limit_field="limit")
     tests = to_problem({"problem": "p", "tests": TESTS, "limit": limit}, limited).tests
     assert tests.time_limit_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("entry", "text", "trace"),
+    [
+        ("gsm8k_train", "She has 2 + 3 = <<2+3=5>>5 eggs.\n#### 5",
+         "<think>\nShe has 2 + 3 = <<2+3=5>>5 eggs.\n</think>\n\\boxed{5}"),
+        ("gsm8k_train", "<think>2 + 3</think>\n#### 5", "<think>2 + 3</think>\n#### 5"),
+        ("gsm8k_train", "Five eggs.", "Five eggs."),
+        ("mbpp_train", "def f(n):\r\n\treturn n",
+         "<think>\n</think>\n```python\ndef f(n):\r\n\treturn n\n```"),
+        ("mbpp_train", "I would return n.", "I would return n."),
+        ("mbpp_train", "```python\nprint(1)\n```", "```python\nprint(1)\n```"),
+    ],
+)  # fmt: skip
+def test_a_solution_that_people_wrote_becomes_an_answer_as_a_reasoning_model_writes_it(
+    entry, text, trace
+):
+    traced = Source(use=entry, trace_fields=("solution",), trace_model="people")
+    assert [found.text for found in traces_of({"solution": text}, traced)] == [trace]
