@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
 FEWER = 0.8  # rows that have ended leave once this share or less is still running
 NEARLY = 4  # tokens by which prompts may differ and need no padding
-LONGER = 1.25  # and 16 tokens: so much longer than the shortest of those read with it a prompt is
+LONGER = 1.1  # and 8 tokens: so much longer than the shortest of those read with it a prompt is
 ONE_PASS = 16_384  # tokens, padding included
 ROOM = 256  # columns of the cache to begin with; then half as many again
 SORTED_BELOW = 1_024  # words; a larger vocabulary is not sorted to draw with top_p
@@ -196,7 +196,7 @@ def like_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]
     """`prompts`, sorted by length, in groups to be read in one pass each."""
     group: list[Sequence[int]] = []
     for prompt in prompts:
-        wide = group and len(prompt) > LONGER * len(group[0]) + 16
+        wide = group and len(prompt) > LONGER * len(group[0]) + 8
         if wide or (group and (len(group) + 1) * len(prompt) > ONE_PASS):
             yield group
             group = []

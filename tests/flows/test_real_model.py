@@ -1,0 +1,151 @@
+"""A pretrained model through the chain of the profile `pocket`, cut to two dozen rows in GSM8K's
+form: SmolLM2-135M-Instruct learns to think from worked solutions, then by RL, and is evaluated.
+
+Killed once in SFT, and run again; sampled by transformers and by vLLM.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.smollm2 import smollm2
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAIN = """
+import json, sys
+from klear.configs.loading import load_profile
+from klear.configs.machine import load_machine
+from klear.flows.stages import calls, compute, needed
+from klear.tasks.stage.run import Run, active
+from klear.tasks.store.store import Store
+
+with active(Run(store=Store(load_machine().home / "store"))):
+    results = compute(needed("evaluate_rl_math", calls(load_profile(sys.argv[1]))))
+print(json.dumps({name: [str(result.folder), result.metrics] for name, result in results.items()}))
+"""
+THINGS = [("apples", "bags"), ("pencils", "boxes"), ("eggs", "trays"), ("shells", "jars")]
+
+
+def row(n: int) -> dict[str, str]:
+    """A word problem with its worked solution, as GSM8K writes them."""
+    things, packs = THINGS[n % 4]
+    have, count, each = n + 2, n % 5 + 2, n % 7 + 3
+    bought, total = count * each, have + count * each
+    question = (
+        f"Nora has {have} {things} and buys {count} {packs} with {each} {things} each. How many "
+        f"{things} does she have then?"
+    )
+    work = (
+        f"She buys {count} * {each} = <<{count}*{each}={bought}>>{bought} {things}.\n"
+        f"Then she has {have} + {bought} = <<{have}+{bought}={total}>>{total} {things}."
+    )
+    return {"question": question, "answer": f"{work}\n#### {total}"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A home with the model and the rows."""
+    folder = tmp_path_factory.mktemp("real")
+    smollm2(folder / "smollm2")
+    for name, numbers in (("train", range(24)), ("test", range(24, 30))):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(n)) + "\n" for n in numbers))
+    return folder
+
+
+def profile(place: Path, name: str, **changes: Any) -> Path:
+    rl = {
+        "steps": 2, "prompts_per_step": 4, "mini_batch_prompts": 2, "rollouts_per_prompt": 4,
+        "max_tokens": 96, "checkpoint_steps": 1, "warmup_steps": 0,
+    }  # fmt: skip
+    data = {
+        "extends": "pocket",
+        "data": {"root": str(place)},
+        "collect": {"sources": [
+            {"use": "gsm8k_train", "files": ["train.jsonl"], "trace_fields": ["answer"],
+             "trace_model": "people"},
+        ]},
+        "benchmarks": {"sources": [{"use": "gsm8k", "files": ["test.jsonl"]}]},
+        "decontaminate": {"min_coverage": 0.9},  # the rows differ by their numbers
+        "base": {"model": str(place / "smollm2")},
+        "sft": {"epochs": 0.5, "batch_tokens": 512, "checkpoint_steps": 2},
+        "rl_math": {**rl, **changes.get("rl_math", {})},
+        "evaluate": {"sampling": {"max_tokens": 96}, "protocols": [{"name": "gsm8k", "k": 2}],
+                     **changes.get("evaluate", {})},
+    }  # fmt: skip
+    file = place / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+def start(place: Path, file: Path) -> "subprocess.Popen[str]":
+    paths = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {"KLEAR_HOME": str(place / "home"), "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHAIN, str(file)], cwd=ROOT, text=True, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def results(run: "subprocess.Popen[str]") -> dict[str, tuple[Path, dict[str, float]]]:
+    """Folder and metrics of each stage, of a run that ends well."""
+    output, errors = run.communicate()
+    assert run.returncode == 0, errors[-3000:]
+    stages = json.loads(output.splitlines()[-1])
+    return {name: (Path(folder), metrics) for name, (folder, metrics) in stages.items()}
+
+
+def curve(folder: Path, name: str) -> list[float]:
+    lines = map(json.loads, (folder / "logs" / "metrics.jsonl").read_text().splitlines())
+    return [line["metrics"][name] for line in lines if name in line["metrics"]]
+
+
+def kill_in_sft(run: "subprocess.Popen[str]", place: Path) -> None:
+    while not list((place / "home").rglob("sft/**/checkpoints/checkpoint-*/STABLE")):
+        assert run.poll() is None, run.communicate()[1][-3000:]
+        time.sleep(0.2)
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
+
+
+def check(stages: dict[str, tuple[Path, dict[str, float]]]) -> None:
+    """It read the rows, learned their form, and RL's answers were judged: some of them right."""
+    assert stages["collect"][1]["kept"] == 24
+    assert stages["filter_rl"][1]["kept"] == stages["decontaminate"][1]["kept"] > 16
+    losses = curve(stages["sft"][0], "loss")
+    assert losses[-1] < 0.5 * losses[0]
+    formatted = curve(stages["rl_math"][0], "reward/format")
+    assert len(formatted) == 2
+    assert min(formatted) > 0.5
+    assert stages["evaluate_rl_math"][1]["answers"] == 12
+
+
+def test_a_pretrained_model_is_trained_on_worked_solutions_killed_and_trained_on(place):
+    file = profile(place, "with_transformers")
+    kill_in_sft(start(place, file), place)
+
+    stages = results(start(place, file))
+
+    check(stages)
+    steps = [
+        json.loads(line)["step"]
+        for line in (stages["sft"][0] / "logs" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == sorted(set(steps))  # the second run went on
+
+
+def test_the_same_with_vllm(place):
+    file = profile(
+        place, "with_vllm", rl_math={"engine": "vllm_colocate"}, evaluate={"engine": "vllm"}
+    )
+    check(results(start(place, file)))
