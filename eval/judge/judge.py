@@ -53,7 +53,7 @@ class Judge(AbstractContextManager["Judge"]):
     Nothing is started before it is needed: integers and words need no worker, math needs no
     sandbox. The first code answer (or `check_sandbox`) raises SandboxUnavailable when programs
     cannot be isolated. A script that uses it needs `if __name__ == "__main__"`, as with every
-    pool of multiprocessing: workers import the script.
+    pool of multiprocessing: workers import the script (MachineUnfit says so); a notebook does not.
     """
 
     def __init__(self, settings: JudgeSettings | None = None, remember: int = 0) -> None:

@@ -22,6 +22,7 @@ import pickle
 import resource
 import select
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -34,9 +35,11 @@ from typing import Any, Literal
 from pebble import ProcessExpired, ProcessPool
 
 from klear.eval.ray_cluster import POLL_S, LostWork, answer_of, code_digest, join, same_code
+from klear.eval.sandbox import MachineUnfit
 
 Kind = Literal["math", "code"]
 TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}
+READY = "ready"  # a file: a worker of the pool has started
 _MATH_BYTES = 4 << 30
 _CLUSTER_ATTEMPTS, _CLEANUPS = 3, 100
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
@@ -71,6 +74,12 @@ class WorkerPool:
             try:
                 return _result(*self._schedule(deadline_s, payload))
             except _LOST as error:
+                if main := self._script_that_no_worker_can_import(error):
+                    guard = 'put `if __name__ == "__main__":` above what it does'
+                    fix = guard if os.path.isfile(main) else "put that into a file"
+                    raise MachineUnfit(
+                        f"no worker of the judge could start: each imports {main}; {fix}"
+                    ) from None
                 late = isinstance(error, DeadlinePassed)
                 reason = f"no verdict in {deadline_s:g} s" if late else f"the worker died: {error}"
                 raise NoVerdict(f"{reason}, 2 times") from error
@@ -89,6 +98,10 @@ class WorkerPool:
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
         """A new pool. A pool breaks when its last idle worker or the fork server is killed."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # This is a worker that imports the script of its judge, which would begin all anew. The
+            # judge says so once; what multiprocessing says here has 70 lines, for each worker.
+            raise SystemExit(1)
         if broken is not None:  # in a thread: this may be one of its own, which it waits for
             threading.Thread(target=broken.join, daemon=True).start()
         context = multiprocessing.get_context("forkserver")
@@ -98,6 +111,14 @@ class WorkerPool:
         return ProcessPool(
             self.workers, initializer=start_worker, initargs=arguments, context=context
         )
+
+    def _script_that_no_worker_can_import(self, error: Exception) -> str:
+        """The main script, where the pool broke and none of its workers has ever been ready."""
+        if not isinstance(error, BrokenProcessPool) or os.path.exists(
+            f"{self._folder.name}/{READY}"
+        ):
+            return ""
+        return getattr(sys.modules["__main__"], "__file__", None) or ""
 
     def close(self) -> None:
         """End the workers, whatever they are doing; unfinished work is cancelled."""
@@ -138,6 +159,7 @@ def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
         keep_to_a_core(folder)
     if kind == "math":
         resource.setrlimit(resource.RLIMIT_AS, (_MATH_BYTES, _MATH_BYTES))
+    os.close(os.open(os.path.join(folder, READY), os.O_CREAT | os.O_WRONLY, 0o600))
 
 
 def keep_to_a_core(folder: str) -> None:

@@ -11,6 +11,7 @@ runs (pids are reused, pid files outlive reboots). Our few calls to Prefect's AP
 """
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -115,7 +116,7 @@ def server_command(machine: Machine, name: str) -> list[str]:
     host, secret = ["--host", machine.host], machine.password.get_secret_value()
     module, *words = {
         # What `prefect server start --background` runs, without the command line around it.
-        "prefect": ["uvicorn", "--factory", "prefect.server.api.server:create_app",
+        "prefect": ["uvicorn", "--factory", "klear.flows.servers.prefect_app:prefect_app",
                     *host, "--port", str(machine.prefect_port)],
         "mlflow": ["mlflow", "server", "--workers", "1", *host, "--port", str(machine.mlflow_port),
                    "--artifacts-destination", f"{machine.home}/mlflow/artifacts",
@@ -343,7 +344,8 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
 
     def starts(name: str) -> bool:
         if name in begun and not is_alive(begun[name]):
-            raise ServersError(f"{name} ended while starting{log_tail(log_of(name))}")
+            tail = log_tail(log_of(name))
+            raise ServersError(migration(machine, tail) or f"{name} ended while starting{tail}")
         return name in begun
 
     missing = [name for name in servers_here(machine) if name not in running]
@@ -364,6 +366,20 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
     await_server(machine, "mlflow", partial(starts, "mlflow"))
     starts("worker")
     return begun
+
+
+def migration(machine: Machine, log: str) -> str:
+    """What to do about a database of an older MLflow, where `log` says that it is one. It is left
+    to the user: an older MLflow cannot read it afterwards."""
+    if "out-of-date database schema" not in log:
+        return ""
+    file = machine.home / "mlflow/mlflow.db"
+    copy = "back it up" if machine.postgres else shlex.join(["cp", f"{file}", f"{file}.old"])
+    upgrade = [f"{Path(sys.executable).parent}/mlflow", "db", "upgrade", machine.mlflow_database]
+    return (
+        "MLflow does not read its database, which an older MLflow wrote. First "
+        f"{copy}, then:\n{shlex.join(upgrade)}\nand `klear up` again"
+    )
 
 
 def await_server(machine: Machine, name: str, starts: Callable[[], bool] = lambda: True) -> None:

@@ -1,28 +1,35 @@
 """`klear up` and `klear down`: what is ours is started, found again and ended; nothing else is."""
 
+import logging
 import os
 import shlex
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-from home import Home
-from processes import free_ports
+from home import PATIENCE_S, Home
+from processes import eventually, free_ports
+from sqlalchemy.exc import OperationalError
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
 from klear.flows.servers import servers
+from klear.flows.servers.prefect_app import is_worth_a_line
 from klear.flows.servers.servers import (
+    POOL,
     ServersError,
     alive,
     down,
     is_outdated,
     launch,
     mark_of,
+    migration,
     post,
     process_environment,
     refusal,
@@ -211,3 +218,61 @@ class TestRealServers:
         )
         assert not any(map(is_alive, ours.values()))
         assert running.command("down").stdout == "nothing is running\n"
+
+
+@pytest.mark.system
+def test_a_schedule_makes_runs_and_an_idle_server_logs_no_error(tmp_path: Path) -> None:
+    place, polls = Home(tmp_path, PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS="10"), set[str]()
+    log = place.home / "logs/prefect.log"
+    place.klear("up")
+    try:
+        schedules = f"deployments/{place.deployment('tiny')['id']}/schedules"
+        every_minute = {"cron": "* * * * *", "timezone": "UTC"}
+        asked = {"schedule": every_minute, "parameters": {"until": "collect"}, "active": True}
+        place.call(schedules, [asked])
+        scheduled = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+        assert eventually(lambda: place.call("flow_runs/filter", scheduled), PATIENCE_S)
+        (run, *_) = place.call("flow_runs/filter", scheduled)
+        assert (run["auto_scheduled"], run["parameters"]["until"]) == (True, "collect")
+        (schedule,) = place.call(schedules)
+        request = Request(f"{place.prefect}/api/{schedules}/{schedule['id']}", method="DELETE")
+        urlopen(request).close()
+        assert eventually(lambda: not place.engines(), PATIENCE_S)
+
+        busy = log.stat().st_size
+
+        def idle_polls() -> int:
+            (queue,) = place.call(f"work_pools/{POOL}/queues/filter", {})
+            polls.add(queue["last_polled"])
+            return len(polls)
+
+        assert eventually(lambda: idle_polls() > 30, PATIENCE_S)
+    finally:
+        place.klear("down")
+    lines = log.read_bytes()[busy:].decode()
+    assert "ERROR" not in lines, lines[lines.index("ERROR") - 100 :][:5000]
+
+
+def record(error: Exception, task: str) -> logging.LogRecord:
+    about = (type(error), error, None)
+    return logging.LogRecord("docket", logging.ERROR, "", 0, "↩ [%s] %s", ("4ms", task), about)
+
+
+def test_only_the_race_that_prefect_loses_at_every_poll_is_left_out_of_its_log() -> None:
+    locked = OperationalError("UPDATE", {}, sqlite3.OperationalError("database is locked"))
+    full = OperationalError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
+    poll, scheduler = "mark_deployments_ready(work_queue_ids=...)", "schedule_deployments()"
+    assert not is_worth_a_line(record(locked, poll))
+    assert is_worth_a_line(record(locked, scheduler))
+    assert is_worth_a_line(record(full, poll))
+    assert is_worth_a_line(record(ValueError("x"), poll))
+
+
+def test_the_database_of_an_older_mlflow_is_named_with_the_commands(tmp_path: Path) -> None:
+    machine = machine_in(tmp_path, 1, 2)
+    log = "Detected out-of-date database schema (found version 758, but expected dc1)."
+    file, python = f"{tmp_path}/mlflow/mlflow.db", Path(sys.executable)
+    told = migration(machine, log).splitlines()
+    assert told[0].endswith(f"First cp {file} {file}.old, then:")
+    assert told[1] == f"{python.parent}/mlflow db upgrade sqlite:///{file}"
+    assert migration(machine, "address already in use") == ""
