@@ -193,10 +193,12 @@ class StopOnTerm(TrainerCallback):
     """SIGTERM: the process saves where it is and ends; the next start goes on to the same bits.
 
     Until the first update of a step nothing has changed since the step began: that state is saved
-    at once, in the middle of a forward pass or while it samples. Afterwards the step is ended
-    first. Several processes always do, for all of them must agree. One step is `updates_per_step`
-    optimizer updates (RL: a rollout). First in line, so that what it writes is there before a
-    checkpoint is marked whole.
+    at once, in the middle of a forward pass or while it samples; before the first step is done, it
+    is where the stage begins anew, and nothing is saved. (At step 0 transformers restores the
+    random numbers before it makes the iterator of the data, which draws one.) Afterwards the step
+    is ended first. Several processes always do, for all of them must agree. One step is
+    `updates_per_step` optimizer updates (RL: a rollout). First in line, so that what it writes is
+    there before a checkpoint is marked whole.
     """
 
     def __init__(self, trainer: Any, updates_per_step: int) -> None:
@@ -211,8 +213,8 @@ class StopOnTerm(TrainerCallback):
         try:
             t.train(resume_from_checkpoint=str(start) if start else None)
         except Stopped:  # what was begun after the last step is forgotten
-            newest = layout.latest(self.folder)
-            if newest is None or layout.number_of(newest) != t.state.global_step:
+            newest, step = layout.latest(self.folder), t.state.global_step
+            if step and (newest is None or layout.number_of(newest) != step):
                 for (_, write), state in zip(GENERATORS, self.random, strict=True):
                     write(state)
                 t._metrics["train"], t._tr_loss = self.metrics, self.loss

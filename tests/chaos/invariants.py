@@ -21,28 +21,52 @@ Points = Mapping[int, Mapping[str, float]]
 Curves = Mapping[str, Points]
 
 
+def manifest_files(store: Path) -> list[Path]:
+    """Of every result, stage by stage, each in the order in which its results were made."""
+    files = (p for p in store.glob("*/*/manifest.json") if not p.parts[-3].startswith("."))
+    return sorted(files, key=lambda p: (p.parts[-3], json.loads(p.read_text())["created"]))
+
+
 def manifests(store: Path) -> dict[str, dict[str, Any]]:
-    """Stage → manifest, of a store that holds one result a stage."""
-    found = sorted(p for p in store.glob("*/*/manifest.json") if not p.parts[-3].startswith("."))
-    twice = [s for s, n in Counter(p.parts[-3] for p in found).items() if n > 1]
-    assert not twice, f"stages with several results, whose inputs must differ: {twice}"
-    return {p.parts[-3]: json.loads(p.read_text()) for p in found}
+    """Stage → manifest of its latest result."""
+    return {p.parts[-3]: json.loads(p.read_text()) for p in manifest_files(store)}
 
 
-def equal_digests(reference: Manifests, store: Path) -> list[str]:
-    """Every result is what the undisturbed run made."""
-    found = {stage: m["digest"] for stage, m in manifests(store).items()}
+def several(store: Path) -> list[str]:
+    """Stages with more than one result: what they were made from must differ."""
+    counts = Counter(p.parts[-3] for p in manifest_files(store))
     return [
-        f"{s}: digest {found.get(s)} is not {m['digest']}"
-        for s, m in reference.items()
-        if found.get(s) != m["digest"] and not (s in found and s in ONLY_PAGES)
+        f"{stage}: {n} results, from inputs that differ" for stage, n in counts.items() if n > 1
     ]
 
 
-def curves(store: Path) -> dict[str, dict[int, dict[str, float]]]:
-    """Stage → step → metrics without clocks; AssertionError on a step that is there twice."""
+def equal_results(reference: Manifests, drawn: Curves, store: Path) -> list[str]:
+    """Every result that is there is what the undisturbed run made, with its curves. Where the
+    inputs differ already, the stage that made them is named, not this one."""
+    wrong = []
+    for file in manifest_files(store):
+        stage, manifest = file.parts[-3], json.loads(file.read_text())
+        expected = reference[stage]
+        if [i["digest"] for i in manifest["inputs"]] != [i["digest"] for i in expected["inputs"]]:
+            continue
+        if manifest["digest"] != expected["digest"] and stage not in ONLY_PAGES:
+            wrong.append(f"{stage}: digest {manifest['digest']} is not {expected['digest']}")
+        if (curve := drawn.get(stage)) is not None:
+            wrong += equal_curves({stage: curve}, store, file.parent)
+    return wrong
+
+
+def missing(reference: Manifests, store: Path) -> list[str]:
+    """Stages of the undisturbed run without a result."""
+    return [f"{stage}: no result" for stage in reference if stage not in manifests(store)]
+
+
+def curves(store: Path, folder: Path | None = None) -> dict[str, dict[int, dict[str, float]]]:
+    """Stage → step → metrics without clocks, of all results or of that in `folder`; AssertionError
+    on a step that is there twice."""
     found: dict[str, dict[int, dict[str, float]]] = {}
-    for file in sorted(store.glob("*/*/logs/metrics.jsonl")):
+    files = folder.glob("logs/metrics.jsonl") if folder else store.glob("*/*/logs/metrics.jsonl")
+    for file in sorted(files):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         steps = [line["step"] for line in lines]
         assert steps == sorted(set(steps)), f"{file}: steps {steps}"
@@ -54,8 +78,9 @@ def curves(store: Path) -> dict[str, dict[int, dict[str, float]]]:
     return found
 
 
-def equal_curves(reference: Curves, store: Path) -> list[str]:
-    """Every metric of every step is what it was in the undisturbed run.
+def equal_curves(reference: Curves, store: Path, folder: Path | None = None) -> list[str]:
+    """Every metric of every step is what it was in the undisturbed run; in `folder` alone, if one
+    is named.
 
     Training draws a point a step. Generation draws one every few seconds, of how far it is: the
     clock chooses which, and only the last one is about the result.
@@ -65,7 +90,7 @@ def equal_curves(reference: Curves, store: Path) -> list[str]:
         return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
 
     try:
-        found = curves(store)
+        found = curves(store, folder)
     except AssertionError as error:
         return [str(error)]
     return [
@@ -77,7 +102,10 @@ def equal_curves(reference: Curves, store: Path) -> list[str]:
 
 def told_once(place: Place) -> list[str]:
     """MLflow: one run a stage, all finished, and every point on file once, with its value."""
-    drawn = curves(place.store)
+    try:
+        drawn = curves(place.store)
+    except AssertionError as error:
+        return [str(error)]
     runs = place.tracked("")
     wrong = [f"MLflow: {r.info.run_name} is {r.info.status}" for r in runs
              if r.info.status != "FINISHED"]  # fmt: skip

@@ -1,12 +1,14 @@
 """A training stage that may signal itself: `python killed_child.py KIND … HOOK CALL SIGNAL`.
 
 KIND is sft, rl, or vllm_colocate: rl with that sampler. Without a HOOK (an empty word) the stage
-runs to its end.
+runs to its end. A HOOK is a method of TrainerCallback, or judge_many (of the rollout after update
+CALL), load_to_train or save_trained (before the first step and after the last).
 """
 
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,11 +16,12 @@ from unittest import mock
 from transformers import TrainerCallback
 
 from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
-from klear.training import sft
+from klear.training import models, sft
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.rl import train as rl
 from tests.cluster.fixed_answers import LengthJudge
 
+OUTSIDE = ("load_to_train", "save_trained")  # where a SIGTERM ends the process at once
 RUNTIME = TrainRuntime(
     precision="fp32", gradient_checkpointing=False, threads=1, micro_batch_tokens=1024
 )
@@ -80,7 +83,12 @@ def train(
                 os.kill(os.getpid(), sign)
             return super().judge_many(items, draw=draw)
 
-    with mock.patch.object(module, "build_trainer", build), mock.patch.object(rl, "Judge", Judge):
+    if hook in OUTSIDE:
+        outside = mock.patch.object(models, hook, side_effect=lambda *_: os.kill(os.getpid(), sign))
+    else:
+        outside = nullcontext()
+    build_it = mock.patch.object(module, "build_trainer", build)
+    with build_it, outside, mock.patch.object(rl, "Judge", Judge):
         if kind == "sft":
             sft.run_sft(SFTJob(out=out, base=checkpoint, examples=data, seed=3, settings=SFT))
         else:

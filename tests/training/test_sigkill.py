@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from klear.training import layout
 from tests.training import killed_child
 
 ROOT = Path(__file__).parents[2]
-HOOKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_step_end", "on_log",
-         "on_save")  # fmt: skip
+HOOKS = ("on_train_begin", "on_step_begin", "on_pre_optimizer_step", "on_optimizer_step",
+         "on_step_end", "on_log", "on_save", "on_train_end", *killed_child.OUTSIDE)  # fmt: skip
+ONCE = ("on_train_begin", "on_train_end", *killed_child.OUTSIDE)
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 CLOCKS = ("seconds/", "tokens_per_second")
 PATHS = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -38,7 +40,7 @@ def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KIL
     done = subprocess.run(
         [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )
-    ended = layout.STOPPED if sign == TERM else -sign
+    ended = layout.STOPPED if sign == TERM and hook not in killed_child.OUTSIDE else -sign
     expected = ended if hook else 0
     assert done.returncode == expected, done.stderr[-3000:]
 
@@ -61,7 +63,8 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)
     hook = rng.choice(HOOKS)
-    call = rng.randint(1, {"on_log": steps, "on_save": steps // 2}.get(hook, updates))
+    calls = {"on_log": steps, "on_save": steps // 2} | dict.fromkeys(ONCE, 1)
+    call = rng.randint(1, calls.get(hook, updates))
     print(f"seed {seed}: SIGKILL in call {call} of {hook}")
     data = files["examples" if kind == "sft" else "problems"]
     inputs = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"], data
@@ -85,27 +88,40 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
         assert all(0 < line["mismatch/logp_difference"] < 1e-4 for line in (first, second))
 
 
+@pytest.fixture(scope="module")
+def undisturbed(files, tmp_path_factory):
+    """`undisturbed(kind)`: the folder of a stage that ran without a stop."""
+
+    @cache
+    def run(kind: str) -> Path:
+        out = tmp_path_factory.mktemp(kind)
+        stage(kind, files["checkpoint"], files["examples" if kind == "sft" else "problems"], out)
+        return out
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("kind", "hook", "call", "step"),
     [
+        ("sft", "on_step_begin", 1, 0),  # nothing is saved: the stage begins anew
         ("sft", "on_step_begin", 5, 4),  # in the middle of a log line
         ("sft", "on_pre_optimizer_step", 5, 5),
         ("sft", "on_log", 1, 3),
+        ("rl", "judge_many", 0, 0),  # in the first rollout
         ("rl", "judge_many", 4, 1),  # the second rollout is sampled and forgotten
         ("rl", "on_optimizer_step", 6, 2),  # after it, with an update made
     ],
 )
 def test_a_stopped_run_saves_its_step_and_goes_on_to_the_same_bits(
-    files, tmp_path, kind, hook, call, step
+    files, undisturbed, tmp_path, kind, hook, call, step
 ):
     data = files["examples" if kind == "sft" else "problems"]
-    inputs, whole, cut = (files["checkpoint"], data), tmp_path / "whole", tmp_path / "cut"
-    stage(kind, *inputs, whole)
+    inputs, whole, cut = (files["checkpoint"], data), undisturbed(kind), tmp_path / "cut"
     stage(kind, *inputs, cut, hook=hook, call=call, sign=TERM)
     assert not (cut / "checkpoint").exists()
     newest = layout.latest(cut / ".resume/checkpoints")
-    assert newest
-    assert layout.number_of(newest) == step * (4 if kind == "rl" else 1)
+    assert (layout.number_of(newest) if newest else 0) == step * (4 if kind == "rl" else 1)
     stage(kind, *inputs, cut)
     assert curves(cut) == curves(whole)
     model = "checkpoint/model.safetensors"
