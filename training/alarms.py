@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from klear.training.layout import ALARM
 
-DIVERGENCE, GAP, LENGTH, FORMAT = (
-    ALARM + name for name in ("divergence", "withheld_gap", "length", "format")
+DIVERGENCE, GAP, LENGTH, FORMAT, NO_LESSON = (
+    ALARM + name for name in ("divergence", "withheld_gap", "length", "format", "no_lesson")
 )
+EMPTY_ROLLOUTS = 3  # in a row
 WINDOW = 50
 TOO_HIGH = {"loss": 3.0, "grad_norm": 10.0}
 
@@ -24,7 +25,7 @@ Lines = Sequence[Mapping[str, float]]
 
 def alarms(lines: Lines, now: Mapping[str, float]) -> dict[str, str]:
     """The alarms that ring at the log line `now` after the `lines` before it, and why."""
-    found = {DIVERGENCE: diverges(lines, now)}
+    found = {DIVERGENCE: diverges(lines, now), NO_LESSON: teaches_nothing([*lines, now])}
     found |= {alarm: drifts(lines, now, alarm) for alarm in DRIFTS}
     return {alarm: why for alarm, why in found.items() if why}
 
@@ -50,6 +51,20 @@ def diverges(lines: Lines, now: Mapping[str, float]) -> str:
             if now[name] > factor * usual:
                 high = f"{name} {now[name]:.3g} is over {factor:g} times"
                 return f"{high} its running median {usual:.3g}"
+    return ""
+
+
+def teaches_nothing(lines: Lines) -> str:
+    """Why the last 3 rollouts of RL had nothing to learn from, or nothing: no group with answers of
+    different rewards, or one and the same fault of form in all answers."""
+    recent = lines[-EMPTY_ROLLOUTS:]
+    if len(recent) < EMPTY_ROLLOUTS or not all("updates" in line for line in recent):
+        return ""
+    row = f"in {EMPTY_ROLLOUTS} rollouts in a row"
+    if all(not line["updates"] or line.get("zero_advantage_share") == 1 for line in recent):
+        return f"{row} all answers of a problem had the same reward"
+    if all(line.get("reward/one_fault") == 1 for line in recent):
+        return f"{row} all answers had the same fault of form"
     return ""
 
 

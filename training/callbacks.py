@@ -19,10 +19,11 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
+from klear.configs.files import replace_text
 from klear.configs.metrics import place
 from klear.configs.settings.training import RLSettings, SFTSettings
 from klear.training import layout
-from klear.training.alarms import DIVERGENCE, alarms
+from klear.training.alarms import DIVERGENCE, NO_LESSON, alarms
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.models import broken_weights, check_layout, check_weights
 
@@ -64,15 +65,17 @@ def begins_after(trainer: Any, updates: int) -> int:
 
 
 def train(
-    trainer: Any, job: SFTJob | RLJob, progress: layout.ProgressFile, updates: int = 1
-) -> None:
+    trainer: Any, job: SFTJob | RLJob, progress: layout.ProgressFile, updates: int = 1,
+    explain: Callable[[], str] = str,
+) -> None:  # fmt: skip
     """Train from the newest checkpoint to the end or a stop, with metrics and progress. One step of
-    the files (RL: a rollout) is `updates` optimizer updates."""
+    the files (RL: a rollout) is `updates` optimizer updates; `explain` says how the answers of the
+    latest one were paid."""
     start = layout.latest(Path(trainer.args.output_dir))
     check_layout(trainer, start)
     if trainer.is_world_process_zero():
         after_step = begins_after(trainer, updates)
-        trainer.add_callback(WriteMetrics(job, progress, updates, after_step))
+        trainer.add_callback(WriteMetrics(job, progress, updates, after_step, explain))
     StopOnTerm(trainer, updates).train(start)
 
 
@@ -81,9 +84,10 @@ class WriteMetrics(TrainerCallback):
     updates make one step of the files (RL: one rollout)."""
 
     def __init__(
-        self, job: SFTJob | RLJob, progress: layout.ProgressFile, each: int, after_step: int
-    ) -> None:
-        self.job, self.progress, self.each = job, progress, each
+        self, job: SFTJob | RLJob, progress: layout.ProgressFile, each: int, after_step: int,
+        explain: Callable[[], str] = str,
+    ) -> None:  # fmt: skip
+        self.job, self.progress, self.each, self.explain = job, progress, each, explain
         self.metrics = layout.MetricsFile(job.out, after_step=after_step)
         self.lines = [line["metrics"] for line in layout.read_lines(self.metrics.path)]
         self._note = ""
@@ -103,7 +107,10 @@ class WriteMetrics(TrainerCallback):
             if isinstance(value, (int, float)) and name not in _NOISE
         }
         step = state.global_step // self.each
-        rung = alarms(self.lines, numbers)
+        rung, runtime = alarms(self.lines, numbers), self.job.settings.runtime
+        if NO_LESSON in rung:
+            rung[NO_LESSON] = f"{rung[NO_LESSON]}. {self.explain()}"
+            replace_text(self.job.out / layout.NO_LESSON, f"Step {step}: {rung[NO_LESSON]}\n")
         self.lines.append(numbers)
         self.metrics.append(step, dict.fromkeys(rung, float(step)) | numbers)
         shown = ("loss", "reward/mean")
@@ -112,7 +119,12 @@ class WriteMetrics(TrainerCallback):
             alarm = name.removeprefix(layout.ALARM).replace("_", " ")
             print(f"{alarm} alarm at step {step}: {why}", flush=True)
             self._note += f", {alarm.upper()} ALARM"
-        if DIVERGENCE in rung and self.job.settings.runtime.stop_on_divergence:
+        if NO_LESSON in rung and runtime.stop_without_lesson:
+            raise RuntimeError(
+                f"stopped at step {step}: nothing was learned, for {rung[NO_LESSON]}\n"
+                "(runtime.stop_without_lesson=false goes on all the same)"
+            )
+        if DIVERGENCE in rung and runtime.stop_on_divergence:
             raise RuntimeError(
                 f"stopped at step {step}, for {rung[DIVERGENCE]}: lower the learning rate, or set "
                 "runtime.stop_on_divergence=false to go on from the last checkpoint"

@@ -30,6 +30,7 @@ ROLLOUTS = "rollouts.parquet"
 
 LOGS = "logs"
 METRICS = f"{LOGS}/metrics.jsonl"
+NO_LESSON = f"{LOGS}/no_lesson.txt"  # why RL learned nothing, with an answer
 OFF_POLICY = f"{LOGS}/off_policy.jsonl"
 SHOWN = f"{LOGS}/shown"
 

@@ -138,7 +138,9 @@ class Ablation(Settings):
         of_run: dict[str, Any] = {"seed": seed}
         if self.starts:
             of_run = {"seed": seed % self.starts, f"{self.scored}.seed": seed}
-        layers = (scale.set, own, scale.arms.get(arm, {}), of_run)
+        # that an arm learns nothing is a result of the experiment
+        calm = {f"{rl}.runtime.stop_without_lesson": False for rl in ("rl_math", "rl_code")}
+        layers = (calm, scale.set, own, scale.arms.get(arm, {}), of_run)
         entries = (item for layer in layers for item in layer.items())  # of two the later one wins
         overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in entries]
         found = load_profile(profile, overrides)

@@ -56,6 +56,9 @@ class TrainRuntime(Runtime):
     stop_on_divergence: bool = False
     """End the stage where loss or gradient norm is far above its running median, or an update was
     left out because its gradient was NaN or infinite (three in a row always end it)"""
+    stop_without_lesson: bool = True
+    """End RL where no problem had answers of different rewards, or all answers the same fault of
+    form, in three rollouts in a row: nothing can be learned from them"""
     vllm_server_url: Annotated[str, no_secret("let nobody else reach the server")] = ""
     """Of the server that RL with engine vllm_server asks"""
 

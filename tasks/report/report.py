@@ -25,7 +25,7 @@ from klear.tasks.stage.progress import title_of
 from klear.tasks.stage.run import story_of_this_run
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact
-from klear.training.layout import ALARM, METRICS
+from klear.training.layout import ALARM, METRICS, NO_LESSON
 from klear.training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 
 SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
@@ -77,6 +77,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         summary=summary_text(story, scores_table(found), story.links if story else {}),
         curves=curves,
         alarms=_alarms(trained),
+        no_lesson={TRAINED[a.stage]: t for a in models if (t := _text(a.folder / NO_LESSON))},
         off_policy={title: by_entropy(summed(found)) for title, found in counts.items() if found},
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
@@ -158,6 +159,10 @@ def _alarms(trained: Curves) -> list[tuple[str, str, list[int]]]:
         for name, steps in curves.items()
         if name.startswith(ALARM)
     ]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def reason_kind(reason: str) -> str:

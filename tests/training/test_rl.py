@@ -173,3 +173,69 @@ def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeyp
     assert weights(tmp_path / "kept/checkpoint") == weights(tmp_path / "plain/checkpoint")
     assert load_tokenizer(kept[1]).chat_template
     assert read_lineage(kept[1])[-1].settings["steps"] == "2"
+
+
+class Judge(LengthJudge):
+    """Pays all alike: with `reward`, for `reason`."""
+
+    reward, reason = 1.0, ""
+
+    def judge_many(self, items, draw=0):
+        for problem, _, index in items:
+            right = self.reward > 0
+            yield Score(problem_id=problem.id, index=index, reward=self.reward, correct=right,
+                        pass_rate=float(right), verdict="AC" if right else "WA",
+                        answer="5" if right else None, reason=self.reason)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("reward", "reason", "why", "changes"),
+    [
+        (1.0, "", "had the same reward", {}),
+        (-1.0, "truncated: the think block is not closed", "had the same reward", {}),
+        (-1.0, "no box", "had the same reward", {"drop_zero_advantage": False}),
+        (-1.0, "", "had the same reward", {"overlong_filter": True}),  # all are cut, none is left
+    ],
+)
+def test_rl_that_learns_nothing_ends_after_three_rollouts_with_reasons_and_an_answer(
+    files, tmp_path, monkeypatch, capsys, reward, reason, why, changes
+):
+    fixed = type("Fixed", (Judge,), {"reward": reward, "reason": reason})
+    monkeypatch.setattr(rl, "Judge", fixed)
+    same = {"drop_zero_advantage": True, "mini_batch_prompts": 4, "steps": 5} | changes
+    with pytest.raises(RuntimeError, match=rf"stopped at step 3: nothing was learned.*{why}"):
+        rl.run_rl(job_for(files, tmp_path / "ends", **same))
+    told = (tmp_path / "ends/logs/no_lesson.txt").read_text()
+    rows = (tmp_path / "ends/.resume/rollouts.jsonl").read_text()
+    expected = "AC" if reward > 0 else reason or rl.UNCLOSED
+    assert f": 16 times {reward:g}: {expected}. Most likely " in told
+    assert any(json.loads(row)["text"] in told for row in rows.splitlines())
+    assert "no lesson alarm at step 3: in 3 rollouts in a row" in capsys.readouterr().out
+
+    calm = RL.runtime.model_copy(update={"stop_without_lesson": False})
+    result = rl.run_rl(job_for(files, tmp_path / "goes_on", **same, runtime=calm))
+    assert result["rollout_steps"] == 5
+    lines = (tmp_path / "goes_on/logs/metrics.jsonl").read_text().splitlines()
+    rang = [
+        s for s, line in enumerate(lines, 1) if "alarm/no_lesson" in json.loads(line)["metrics"]
+    ]
+    assert rang == [3, 4, 5]
+
+
+def test_one_fault_in_all_answers_ends_rl_whatever_they_are_paid_and_random_rewards_do_not(
+    files, tmp_path, monkeypatch
+):
+    class ByLength(LengthJudge):
+        """As a penalty for length does."""
+
+        def judge_many(self, items, draw=0):
+            for problem, text, index in items:
+                same = {"correct": False, "pass_rate": 0.0, "verdict": "WA", "reason": "no box"}
+                reward = -1.0 - len(text) % 2
+                yield Score(problem_id=problem.id, index=index, reward=reward, **same)
+
+    monkeypatch.setattr(rl, "Judge", ByLength)
+    same = {"mini_batch_prompts": 4, "steps": 5}
+    with pytest.raises(RuntimeError, match=r"step 3: .* had the same fault of form\. .*: no box"):
+        rl.run_rl(job_for(files, tmp_path / "ends", **same))
+    assert rl.run_rl(job_for(files, tmp_path / "random", **same, random_reward=0.5))

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
@@ -35,6 +35,8 @@ from klear.training.rl.off_policy_counts import write_off_policy
 from klear.training.rl.statistics import RolloutRecord
 from klear.training.rl.trainer import GPPOTrainer
 
+UNCLOSED = "not begun with one closed think block"
+SHOWN = 400  # characters of either end of an answer
 FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of programs
 
 
@@ -62,7 +64,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
         if s.keep_every:
             trainer.add_callback(KeepModels(job, trainer, model))
-        train(trainer, job, progress, updates)
+        train(trainer, job, progress, updates, reward.explain)
     if journal is not None:
         journal.write(job.out / layout.ROLLOUTS)
     lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
@@ -162,6 +164,7 @@ class JudgeReward:
         self.programs = {p.prompt: p for p in self.problems.values() if p.domain == "code"}
         self.failures = FAILURES if self.programs else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
+        self.texts: list[str] = []
 
     def begin(self, prompt: str, text: str, step: int) -> None:
         """Begin to judge an answer of the rollout at `step` that is still being sampled: its
@@ -178,7 +181,7 @@ class JudgeReward:
             (self.problems[id_], turns[-1]["content"], next(places[id_]))
             for id_, turns in zip(problem_id, completions, strict=True)
         ]
-        step = trainer_state.global_step
+        step, self.texts = trainer_state.global_step, [text for _, text, _ in items]
         self.scores = list(self.judge.judge_many(items, draw=step))
         if log_metric is not None:
             for name, value in components(self.scores, self.failures).items():
@@ -186,10 +189,54 @@ class JudgeReward:
             for name, value in self._of_each(items, step):
                 log_metric(name, float(value))
         if (share := self.random_share) is None:
+            if log_metric is not None:
+                log_metric("reward/one_fault", self._share_of_commonest_fault())
             return [s.reward for s in self.scores]
         coins = [f"{self.seed}/{step}/{s.problem_id}/{s.index}" for s in self.scores]
         paid = [float(random.Random(coin).random() < share) for coin in coins]
         return [None if s.unscored else r for s, r in zip(self.scores, paid, strict=True)]
+
+    def _faults(self) -> list[tuple[Score, str, str]]:
+        """(score, text, what is wrong with its form and cost it the reward, or nothing) of all
+        scored answers of the latest rollout."""
+
+        def fault(score: Score, text: str) -> str:
+            formed = score.answer is not None and has_closed_think(text)
+            return "" if formed or (score.reward or 0.0) > 0 else score.reason or UNCLOSED
+
+        both = zip(self.scores, self.texts, strict=True)
+        return [(s, text, fault(s, text)) for s, text in both if not s.unscored]
+
+    def _share_of_commonest_fault(self) -> float:
+        faults = [fault for _, _, fault in self._faults()]
+        return max(Counter(filter(None, faults)).values(), default=0) / max(1, len(faults))
+
+    def explain(self) -> str:
+        """How the answers of the latest rollout were paid: the commonest reasons, what may help,
+        and one answer."""
+        if not (scored := self._faults()):
+            return "No answer of the latest rollout was scored."
+        reasons = Counter(
+            f"{s.reward:g}: {fault or s.reason or s.verdict}" for s, _, fault in scored
+        )
+        paid = "; ".join(f"{n} times {why}" for why, n in reasons.most_common(3))
+        faults = sum(bool(fault) for _, _, fault in scored)
+        if faults > len(scored) / 2:
+            fix = (
+                "answers are paid for one closed <think> block and what follows it: see that chat "
+                "template and max_tokens allow that, or teach it by SFT first"
+            )
+        elif all(s.correct for s, _, _ in scored):
+            fix = "the problems are too easy for this model: take harder ones"
+        else:
+            fix = "the problems are too hard, or their answers match nothing: see filter_rl"
+        score, text, _ = scored[0]
+        if len(text) > 2 * SHOWN:
+            text = f"{text[:SHOWN]} […] {text[-SHOWN:]}"
+        return (
+            f"Rewards of the latest {len(scored)} answers, with the reasons: {paid}. Most likely "
+            f"{fix}. An answer to the problem {score.problem_id}:\n{text}"
+        )
 
     def _of_each(
         self, items: Sequence[tuple[Problem, str, int]], step: int
