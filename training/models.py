@@ -7,6 +7,7 @@ model card for people. They hold nothing of the machine that made them: no path,
 import json
 import math
 import os
+import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -233,6 +234,54 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
             "would read the other: set topology.sharding and the number of processes back to what "
             f"they were, or remove {checkpoint.parent} to begin this stage again"
         )
+
+
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention", "mlp", "moe"}
+PACKING_ERROR = (
+    2e-4  # nats: dense models have 5e-6 in float32, a layer that does not reset far more
+)
+
+
+def packing_mistake(model: PreTrainedModel) -> str:
+    """Why the sequences of a packed row would see each other in this model, or nothing.
+
+    Linear attention, convolutions and state spaces go on from one sequence to the next whatever
+    `position_ids` say, and so do some families whose layers are all attention. What the config says
+    of its layers is taken at its word; otherwise two short rows must have the log-probabilities in
+    one packed row that they have alone."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    if others := sorted(set(kinds or ()) - ATTENTION):
+        return f"{config.model_type} has layers of {' and '.join(others)}, which do not reset there"
+    if any(weight.is_meta for weight in model.parameters()):
+        return ""
+    before, training = config._attn_implementation, model.training
+    other = "sdpa" if model._supports_sdpa else "eager"  # flash attention needs a GPU and 16 bits
+    try:
+        if "flash" in str(before):
+            config._attn_implementation = other
+        difference = _packing_error(model.eval())
+    except TypeError as error:  # it takes no position_ids
+        return f"{config.model_type}: {error}"
+    finally:
+        model.train(training)
+        config._attn_implementation = before
+    if difference <= PACKING_ERROR:
+        return ""
+    other = f"other log-probabilities, by {difference:.2g}"
+    return f"{config.model_type} gives the tokens of a packed row {other}"
+
+
+@torch.no_grad()
+def _packing_error(model: PreTrainedModel) -> float:
+    words = random.Random(0)
+    size = model.config.get_text_config().vocab_size
+    rows = [[words.randrange(size) for _ in range(n)] for n in (9, 7)]
+    ids = [torch.tensor([row], device=model.device) for row in rows]
+    places = torch.cat([torch.arange(len(row)) for row in rows])[None].to(model.device)
+    found = model(input_ids=torch.cat(ids, 1), position_ids=places, use_cache=False).logits[0]
+    alone = torch.cat([model(input_ids=row, use_cache=False).logits[0] for row in ids])
+    return float((found.float().log_softmax(-1) - alone.float().log_softmax(-1)).abs().max())
 
 
 def gradients_in_fp32(trainer: Any) -> None:

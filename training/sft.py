@@ -214,6 +214,8 @@ def build_trainer(
 ) -> PlannedSFTTrainer:
     """The trainer with its plan of micro-batches and its optimizer."""
     s, world = job.settings, world_size()
+    if s.packing and (why := models.packing_mistake(model)):
+        raise ValueError(f"packing would mix the sequences of a row: {why}. Set sft.packing=false")
     rows, lengths = dataset.remove_columns(["length", "tokens"]), list(dataset["length"])
     filler = {"input_ids": rows[0]["input_ids"][:2], "labels": [IGNORED] * 2}
     steps = optimizer_steps(lengths, s.batch_tokens, s.max_length, s.epochs, job.seed)

@@ -31,6 +31,7 @@ def one_update(make_trainer, gradients, attention="sdpa", **config):
         pay, prompts=4, mini_batch=4, rollout_func=fixed, max_grad_norm=0.0, **config
     )
     trainer.model.config._attn_implementation = attention
+    trainer._packed = trainer._packs(trainer.model)
     (found,) = gradients(trainer)
     return found
 

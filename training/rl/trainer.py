@@ -29,7 +29,7 @@ from trl.trainer.utils import get_config_model_id
 
 from klear.training import losses
 from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
-from klear.training.models import gradients_in_fp32
+from klear.training.models import gradients_in_fp32, packing_mistake
 from klear.training.packing import prompt_order
 from klear.training.render import ChatFormat, prefill_of
 from klear.training.rl.config import GPPOConfig
@@ -130,6 +130,7 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         self._losses: list[Tensor | float] = []
         self._grad_norms: list[float] = []
         self._rewards = torch.empty(0)
+        self._packed = self._packs(self.accelerator.unwrap_model(self.model))
         self._unscored_in_a_row = self._skipped_in_a_row = 0
         self._server = ""
 
@@ -256,12 +257,20 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             for micro in update.micro_batches:
                 micro.old_logp, _ = self._logp(self.model, micro)
 
-    @property
-    def _packed(self) -> bool:
-        if self.args.packed is not None:
-            return self.args.packed
-        config = self.accelerator.unwrap_model(self.model).config
-        return "flash" in str(config._attn_implementation)
+    def _packs(self, model: Any) -> bool:
+        """Whether a micro-batch is one row: as asked, else with flash attention where it can be.
+        Raises ValueError where it is asked and cannot be."""
+        asked = self.args.packed
+        if asked is False or (
+            asked is None and "flash" not in str(model.config._attn_implementation)
+        ):
+            return False
+        if not (why := packing_mistake(model)):
+            return True
+        if asked:
+            raise ValueError(f"packed=True would mix the sequences of a row: {why}; leave it out")
+        print(f"micro-batches are padded, not packed: {why}", flush=True)
+        return False
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         """An evaluation samples and scores; how far one update would go says nothing of it."""
