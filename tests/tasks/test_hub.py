@@ -1,6 +1,7 @@
 """Hub datasets: one commit, streamed, in pieces that make up the whole (a folder stands in). Models
 by their commit, and benchmarks from files."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,12 @@ import pytest
 from huggingface_hub.errors import GatedRepoError
 
 from klear.configs.settings.engines import EngineSettings
-from klear.configs.settings.evaluation import EvaluateSettings, Evaluation
+from klear.configs.settings.evaluation import (
+    WITH_FORMAT,
+    EvaluateSettings,
+    Evaluation,
+    named_protocols,
+)
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem
 from klear.tasks.data.collect import collect
@@ -94,6 +100,25 @@ def test_a_hub_model_is_named_by_the_commit_that_its_revision_stands_for(tmp_pat
     assert asked == [("org/tiny", "v2")]
     assert (found.model, found.checkpoint) == ("org/tiny", COMMIT)
     assert found.engine.revision == COMMIT
+
+
+def test_a_checkpoint_that_says_how_it_was_asked_is_asked_so_and_any_other_with_an_instruction(
+    tmp_path,
+):
+    protocols = tuple(named_protocols().values())[:2]
+    plain = evaluation(str(tmp_path)).model_copy(
+        update={"evaluate": EvaluateSettings(protocols=protocols)}
+    )
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text("t")
+    other = identified(plain)
+    assert {p.question for p in other.evaluate.protocols} == {WITH_FORMAT}
+    kwargs = {"enable_thinking": False}
+    says = {"question": "{prompt}", "chat_template_kwargs": kwargs}
+    (tmp_path / "chat_format.json").write_text(json.dumps(says))
+    ours = identified(plain)
+    assert {p.question for p in ours.evaluate.protocols} == {"{prompt}"}
+    assert ours.template == f"{other.template} {json.dumps(kwargs)}"
 
 
 def test_what_the_hub_does_not_give_is_one_line_that_says_why(monkeypatch):
