@@ -44,6 +44,7 @@ def decontaminate(
     n: int = 9,
     normalize: str = "alnum",
     min_coverage: float = 0.0,
+    min_words: int = 1,
     text_field: str = "prompt",
 ) -> int:
     """Remove problems that share n-grams with benchmarks.
@@ -56,14 +57,17 @@ def decontaminate(
         n: Words an n-gram.
         normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
         min_coverage: Reject only if this share of an item's n-grams is shared; default: any.
+        min_words: Items of fewer words match nothing; default: an item shorter than N counts whole.
         text_field: Field of SOURCE.
     """
-    options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
+    options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}",
+               f"min_words={min_words}")  # fmt: skip
     settings = load_group(DecontaminateSettings, options)
     if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
         raise ConfigError([f"--out {out} would replace {source}; name another folder"])
     try:
-        index = NgramIndex(_items(against, text_field), settings.n, settings.normalize)
+        items, rule = _items(against, text_field), settings
+        index = NgramIndex(items, rule.n, rule.normalize, rule.min_words)
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as folder:
             work = Path(folder)

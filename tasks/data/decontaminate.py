@@ -23,7 +23,8 @@ def decontaminate(
     """Remove every problem that shares an n-gram with a benchmark item, and list what matched.
 
     The published rule (any shared n-gram) removes mostly common wording; `hits.parquet` holds
-    every pair with its coverage, `decontamination.html` and the metrics count both readings.
+    every pair with its coverage, `decontamination.html` and the metrics count both readings, and
+    apart from them the rows in which an item shorter than n words was found whole.
     """
     source, rows = problems.file("kept.parquet"), settings.runtime.rows_per_part
     scratch, found = out / SCRATCH / f"rows-{rows}", table_parts(source, rows)
@@ -38,5 +39,5 @@ def decontaminate(
     reasons = (orjson.loads((folder / REASONS).read_bytes()) for folder in folders)
     counts = split_rows(source, chain.from_iterable(reasons), out)
     items = benchmarks.file("kept.parquet")
-    index = benchmark_index(items, benchmarks.digest, settings.n, settings.normalize)
+    index = benchmark_index(items, benchmarks.digest, settings)
     return {**counts, **write_page(out, index, settings, counts)}

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -51,21 +52,27 @@ class NgramIndex:
     """One index over all items of all benchmarks. An entry is an n-gram, or a short item.
 
     An item shorter than `n` words has no n-gram; it matches where all its words stand in the
-    text in one piece. An item without any word (symbols only, under `alnum`) matches nothing.
+    text in one piece. An item of fewer than `min_words` matches nothing, nor does one without any
+    word (symbols only, under `alnum`).
     """
 
-    def __init__(self, items: Iterable[Item], n: int, normalise: Normalisation) -> None:
+    def __init__(
+        self, items: Iterable[Item], n: int, normalise: Normalisation, min_words: int = 1
+    ) -> None:
         self.n, self.items, self._rule = n, list(items), RULES[normalise]
         self._bytes = byte_rule(self._rule)
         self._words_of = cache(lambda item: self._rule(self.items[item].text))
         texts = pa.array([item.text for item in self.items], pa.large_string())
+        if min_words > 1:
+            few = [len(self._words_of(item)) < min_words for item in range(len(self.items))]
+            texts = pc.if_else(pa.array(few, pa.bool_()), "", texts)
         read = ascii_or_folded(texts, self._rule)
         room, words = len(read.data), np.zeros(len(texts), np.int64)
         hashes, item, place = np.empty(room, np.uint64), np.empty(room, int), np.empty(room, int)
         short = np.zeros(1 << (8 * len(words) + 1).bit_length(), np.uint64)
         grams = _list_ngrams(*read, self._bytes, n, words, short, hashes, item, place)
         self.wordless = int(np.count_nonzero(words == 0))
-        """How many items match nothing."""
+        """How many items match nothing: they have no words, or fewer than `min_words`."""
         self.short_items = int(np.count_nonzero((words > 0) & (words < n)))
         """How many items are matched whole."""
         # By value, equal ones in order: NumPy sorts 16 bits at a time in a third of the time of 64.

@@ -21,7 +21,6 @@ from klear.configs.settings.data import DecontaminateSettings
 from klear.eval.records import Record
 from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
 from klear.tasks.data.split_rows import TablePart
-from klear.tasks.data.words import Normalisation
 from klear.tasks.store.store import Artifact
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
@@ -127,23 +126,44 @@ def shortened(texts: Any) -> Any:
 
 def count_by_source(hits: Path) -> dict[tuple[str, str], tuple[int, int]]:
     """(source, benchmark) → its rows that share an n-gram with it, and of these the leaks."""
-    found = pq.read_table(hits, columns=["source", "benchmark", "row_number", "coverage"])
-    rows = found.group_by(["source", "benchmark", "row_number"]).aggregate([("coverage", "max")])
-    half = rows.filter(pc.field("coverage_max") >= LEAK_COVERAGE)
-    pairs = (zip(*(t[name].to_pylist() for name in ("source", "benchmark")), strict=True)
-             for t in (rows, half))  # fmt: skip
+    columns = ["source", "benchmark", "row_number"]
+    found = pq.read_table(hits, columns=[*columns, "coverage", "whole_item"])
+    rows, half = (t.select(columns).group_by(columns).aggregate([]) for t in (found, _leaks(found)))
+    pairs = (zip(*(t[name].to_pylist() for name in columns[:2]), strict=True) for t in (rows, half))
     shared, leaked = map(Counter, pairs)
     return {pair: (n, leaked[pair]) for pair, n in shared.items()}
 
 
+def _leaks(hits: pa.Table) -> pa.Table:
+    """The hits that are the benchmark problem itself. A short item that was found whole is none:
+    its few words ("Prove your answer.") may stand anywhere."""
+    return hits.filter((pc.field("coverage") >= LEAK_COVERAGE) & ~pc.field("whole_item"))
+
+
+def _short_items(hits: pa.Table, min_coverage: float) -> list[tuple[str, str, str, int, int]]:
+    """(benchmark, item, its words, rows, of these removed by no other hit) of the items shorter
+    than n words that were found whole, the most frequent first."""
+    others = hits.filter(~pc.field("whole_item") & (pc.field("coverage") >= min_coverage))
+    removed_anyway = set(others["row_number"].to_pylist())
+    rows: dict[tuple[str, str, str], set[int]] = {}
+    columns = ["benchmark", "item_id", "ngram", "row_number"]
+    for *item, row in zip(
+        *(hits.filter(pc.field("whole_item"))[name].to_pylist() for name in columns), strict=True
+    ):
+        rows.setdefault(tuple(item), set()).add(row)
+    counted = [(*item, len(n), len(n - removed_anyway)) for item, n in rows.items()]
+    return sorted(counted, key=lambda item: (-item[3], item))
+
+
 @lru_cache(maxsize=1)
-def benchmark_index(path: Path, digest: str, n: int, normalise: Normalisation) -> "NgramIndex":
+def benchmark_index(path: Path, digest: str, rule: DecontaminateSettings) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
     from klear.tasks.data.ngrams import Item, NgramIndex
 
     columns = ["source", "id", "prompt"]
     rows = (row for table in row_groups(path, columns) for row in table.to_pylist())
-    return NgramIndex((Item(*(row[name] for name in columns)) for row in rows), n, normalise)
+    items = (Item(*(row[name] for name in columns)) for row in rows)
+    return NgramIndex(items, rule.n, rule.normalize, rule.min_words)
 
 
 def decide_part(
@@ -151,7 +171,7 @@ def decide_part(
 ) -> None:
     """Write the hits of a part and, as (number of the row in the table, reason), which rows go."""
     items = against.file("kept.parquet")
-    index = benchmark_index(items, against.digest, rule.n, rule.normalize)
+    index = benchmark_index(items, against.digest, rule)
     reasons: list[tuple[int, str]] = []
     before = part.before
     with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:
@@ -171,8 +191,8 @@ def write_page(
 ) -> dict[str, float]:
     """Write the page beside `out/hits.parquet`, which it is about; returns what it counted.
 
-    `counts` are rows kept, rejected and, among these, malformed. Of a row the best covered hit
-    comes first on file. Memory holds no text of the hits but those shown.
+    `counts` are rows kept, rejected and, among these, malformed. Memory holds no text of the hits
+    but those shown.
     """
     import pyarrow.dataset as ds
 
@@ -180,14 +200,28 @@ def write_page(
 
     path, rows = out / "hits.parquet", counts["kept"] + counts["rejected"]
     malformed = counts.get("malformed", 0)
-    hits = pq.read_table(path, columns=["row_number", "benchmark", "ngram", "coverage"])
-    best = np.flatnonzero(np.diff(hits["row_number"].to_numpy(), prepend=0))
-    coverage = hits["coverage"].to_numpy()[best]
-    leaked = int(np.count_nonzero(coverage >= LEAK_COVERAGE))
-    leaks = best[np.argsort(-coverage, kind="stable")][: min(leaked, LEAKS_SHOWN)]
-    pairs = hits.group_by(["benchmark", "row_number"]).aggregate([("coverage", "max")])
-    half = pairs.filter(pc.field("coverage_max") >= LEAK_COVERAGE)
-    rows_of, leaked_of = (Counter(found["benchmark"].to_pylist()) for found in (pairs, half))
+    columns = ["row_number", "benchmark", "item_id", "ngram", "coverage", "whole_item"]
+    hits = pq.read_table(path, columns=columns)
+    half = _leaks(hits.append_column("place", pa.array(range(len(hits)), pa.int64())))
+    best = half.sort_by([("row_number", "ascending"), ("coverage", "descending")])
+    first = np.flatnonzero(np.diff(best["row_number"].to_numpy(), prepend=0))
+    leaks = best.take(first).sort_by([("coverage", "descending")])["place"].to_pylist()
+    leaked, leaks = len(leaks), leaks[:LEAKS_SHOWN]
+    hit = pc.call_function("count_distinct", [hits["row_number"]]).as_py()
+    pairs = hits.group_by(["benchmark", "row_number"]).aggregate([])
+    of_half, of_short = (
+        set(zip(t["benchmark"].to_pylist(), t["row_number"].to_pylist(), strict=True))
+        for t in (half, hits.filter(pc.field("whole_item")))
+    )
+    short = len({row for _, row in of_short} - {row for _, row in of_half})
+    rows_of, leaked_of, short_of = map(
+        Counter,
+        (
+            pairs["benchmark"].to_pylist(),
+            (b for b, _ in of_half),
+            (b for b, _ in of_short - of_half),
+        ),
+    )
     below = hits.filter(pc.field("coverage") < LEAK_COVERAGE)
     ngrams = below.group_by("ngram").aggregate([("row_number", "count_distinct")])
     common = Counter(dict(zip(*(column.to_pylist() for column in ngrams.columns), strict=True)))
@@ -198,9 +232,11 @@ def write_page(
         rows=rows,
         removed=counts["rejected"] - malformed,
         malformed=malformed,
-        hit=len(best),
+        hit=hit,
         leaked=leaked,
-        benchmarks=[(name, n, rows_of[name], leaked_of[name]) for name, n in sizes.items()],
+        short=short,
+        short_items=_short_items(hits, settings.min_coverage)[:NGRAMS_LISTED],
+        benchmarks=[(b, n, rows_of[b], leaked_of[b], short_of[b]) for b, n in sizes.items()],
         leaks=list(to_records(ds.dataset(path).take(pa.array(leaks, pa.int64())), Hit)),
         common=common.most_common(NGRAMS_LISTED),
         index=index,
@@ -211,9 +247,10 @@ def write_page(
     page = Page("Decontamination", subtitle, f"n = {settings.n}, {settings.normalize}", body)
     (out / PAGE).write_text(page.html(), encoding="utf-8")
     return {
-        "rows_any_ngram": len(best),
+        "rows_any_ngram": hit,
         "rows_coverage_50": leaked,
-        "rows_boilerplate": len(best) - leaked,
+        "rows_short_item": short,
+        "rows_boilerplate": hit - leaked - short,
         "hits": len(hits),
         **{f"rows_hit/{name}": n for name, n in sorted(rows_of.items())},
         **{f"rows_leaked/{name}": leaked_of[name] for name in sorted(rows_of)},

@@ -38,7 +38,7 @@ def run(tmp_path: Path, rows: list[str], items: list[str], **chosen):
     problems = folder(tmp_path / "problems", "train", *rows)
     benchmarks = folder(tmp_path / "benchmarks", "bench", *items)
     out = tmp_path / "out"
-    out.mkdir()
+    out.mkdir(parents=True)
     settings = DecontaminateSettings(**chosen)
     metrics = decontaminate.body(out, problems, benchmarks, settings=settings)
     hits = list(read_table(out / "hits.parquet", Hit))
@@ -132,9 +132,9 @@ def test_leaks_and_wording_are_apart_and_no_text_as_markup(tmp_path: Path):
     names = ("rows_any_ngram", "rows_coverage_50", "rows_boilerplate", "items_without_words")
     assert [figures[name] for name in names] == [4, 2, 2, 1]
     lines = {row[0]: row[1:] for row in text.rows if row}
-    # Strict rule, half covered, wording only.
-    assert lines["aime, 2 items"] == ["4", "2", "2"]
-    assert lines["hmmt, 3 items"] == ["3", "0", "3"]
+    # Strict rule, half covered, a short item, wording only.
+    assert lines["aime, 2 items"] == ["4", "2", "0", "2"]
+    assert lines["hmmt, 3 items"] == ["3", "0", "0", "3"]
     assert lines[" ".join(WORDING.split()[:9])] == ["3"]
     shares = [int(s.split(" %")[0]) for s in text.summary]
     assert len(shares) == 2
@@ -142,6 +142,23 @@ def test_leaks_and_wording_are_apart_and_no_text_as_markup(tmp_path: Path):
     assert all(" ".join(LEAK.split()[:9]) in line for line in text.summary)
     assert "script" not in text.tags
     assert sum(EVIL in shown for shown in text.pre) >= 2
+
+
+def test_items_of_few_words_are_shown_apart_and_min_words_leaves_them_out(tmp_path: Path):
+    """Three words stand in ten unrelated rows: no leaks. One row holds a long item, too."""
+    rows = [f"Take the number {i} and add {i * i}. Prove your answer." for i in range(10)]
+    rows += [f"{ITEM} Prove your answer.", "of its own"]
+    metrics, kept, _, _ = run(tmp_path / "all", rows, ["Prove your answer.", ITEM])
+    assert kept == ["of its own"]
+    names = ("rows_any_ngram", "rows_coverage_50", "rows_short_item", "rows_boilerplate")
+    assert [metrics[name] for name in names] == [11, 1, 10, 0]
+    page = Elements((tmp_path / "all" / "out" / PAGE).read_text())
+    lines = {row[0]: row[1:] for row in page.rows if row}
+    assert lines["bench, 2 items"] == ["11", "1", "10", "0"]
+    assert ["prove your answer", "11", "10"] in lines.values()
+    metrics, kept, _, _ = run(tmp_path / "few", rows, ["Prove your answer.", ITEM], min_words=4)
+    assert kept == [*rows[:10], "of its own"]
+    assert (metrics["items_without_words"], metrics["items_matched_whole"]) == (1, 0)
 
 
 def test_a_row_of_common_wording_lists_its_best_hits_and_the_best_of_each_benchmark(tmp_path: Path):
