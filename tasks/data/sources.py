@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from klear.configs.files import replace_text
 from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from klear.eval.answers import writable
@@ -173,7 +175,31 @@ def _opened(table: Table, commit: str, name: str) -> Any:
         what = DATA_FORMATS[table.data_files[0].removesuffix(".gz").rpartition(".")[2]]
         how = {"data_files": {table.split: [f"{base}/{file}" for file in table.data_files]}}
     with _explained(table, name):
-        return datasets.load_dataset(what, **how, split=table.split, streaming=True)
+        rows = datasets.load_dataset(what, **how, split=table.split, streaming=True)
+        features: Any = rows.features
+        if features and "null" in str(features.arrow_schema.types):
+            # The first file has a column without a value: the others say what it holds.
+            config = datasets.load_dataset_builder(what, **how).config
+            reader = type(config).__name__.removesuffix("Config").lower()
+            schemas = [
+                datasets.load_dataset(reader, data_files=[file], split="train", streaming=True)
+                for file in config.data_files[table.split]
+            ]
+            schema = _common([s.features.arrow_schema for s in schemas])
+            how["features"] = datasets.Features.from_arrow_schema(schema)
+            rows = datasets.load_dataset(what, **how, split=table.split, streaming=True)
+        return rows
+
+
+def _common(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """That all files of a dataset can be read by; what holds no value in any is a text."""
+    schema = pa.unify_schemas(
+        [each.remove_metadata() for each in schemas], promote_options="permissive"
+    )
+    fields = (
+        field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in schema
+    )
+    return pa.schema(fields)
 
 
 @contextmanager

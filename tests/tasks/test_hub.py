@@ -24,7 +24,7 @@ from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
 from klear.tasks.models.any_model import identified, problems_of_file, settings_to_collect
 from tests.eval.evaluations_by_hand import math_problem
-from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in
+from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in, rejected_in
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -55,6 +55,31 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     three = CollectSettings(sources=(by_id, by_files, limited))
     found = [p.prompt for p in collected(tmp_path / "out", three)]
     assert found == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
+
+
+def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_path, clone):
+    shards: list[dict[str, Any]] = [
+        {"problem": ["p0"], "answer": pa.nulls(1), "steps": pa.array([[]], pa.list_(pa.null()))},
+        {"problem": ["p1"], "answer": ["7"], "steps": [["one"]], "more": ["a new column"]},
+        {"problem": ["p2"], "answer": ["8"], "steps": [["two"]], "more": pa.nulls(1)},
+    ]
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    for i, shard in enumerate(shards):
+        pq.write_table(pa.table(shard), folder / f"train-{i:05}-of-00003.parquet")
+    source = Source(name="s", kind="hub", dataset=str(folder))
+    rows = [row.value or {} for row in piece_rows(Piece(), source, Path(), "s")]
+    assert [(r["answer"], r["steps"]) for r in rows] == [(None, []), ("7", ["one"]), ("8", ["two"])]
+    found = collected(tmp_path / "out", CollectSettings(sources=(source,)))
+    assert [(p.prompt, p.answer) for p in found] == [("p1", "7"), ("p2", "8")]
+    reasons = [r.reason for r in rejected_in(tmp_path / "out")]
+    assert len(reasons) == 1
+    assert "field answer: missing" in reasons[0]
+    jsonl(clone / "train-0.jsonl", {"problem": "p0", "answer": None})
+    for i in (1, 2):
+        jsonl(clone / f"train-{i}.jsonl", {"problem": f"p{i}", "answer": "7"})
+    rows = piece_rows(Piece(), source.model_copy(update={"dataset": str(clone)}), Path(), "s")
+    assert [(row.value or {})["answer"] for row in rows] == [None, "7", "7"]
 
 
 def test_only_what_is_no_commit_is_asked_for(monkeypatch):
