@@ -93,6 +93,8 @@ class TestSuite(Record):
         | tuple[AssertCase, ...]
         | tuple[CheckerCase, ...]
     )
+    wrapped: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """Call tests: each output stood in a list of one, so that 9 and [9] are both right."""
     time_limit_s: Annotated[float, Field(gt=0, le=HIGHEST_LIMIT)] = 6.0
     memory_mb: Annotated[int, Field(ge=16, le=HIGHEST_LIMIT)] = 1024
 

@@ -9,6 +9,9 @@ Text is compared line by line and token by token, as contest checkers do:
   an expected integer never has a tolerance.
 Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
 
+Where all tests of a problem expect yes or no, letters may be of either case (`same_word`), as
+contests allow: `YES` answers `Yes`.
+
 Two other rules can be chosen: `same_tokens`, where line breaks are spaces like any other, and
 LiveCodeBench's own in `eval.programs.lcb_runner`. `equal_json` is the `==` of tests.
 """
@@ -20,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import Any
+
+from klear.eval.records import StdinCase, TestSuite
 
 TOLERANCE = 1e-6
 _MAX_REAL_TOKEN = 400  # characters; longer tokens are compared as text
@@ -48,6 +53,17 @@ def same_lines(actual: str, expected: str, same_line: Callable[[str, str], bool]
 def same_tokens(actual: str, expected: str) -> bool:
     """Like `same_text`, wherever the lines break."""
     return _same_line(" ".join(actual.split()), " ".join(expected.split()))
+
+
+def answers_yes_or_no(suite: TestSuite) -> bool:
+    """Whether each test of stdin expects one of the two words."""
+    outputs = (c.output for c in suite.cases if isinstance(c, StdinCase))
+    return suite.kind == "stdin" and all(o.strip().lower() in ("yes", "no") for o in outputs)
+
+
+def same_word(actual: str, expected: str) -> bool:
+    """Whether the output is the expected word in whatever letters."""
+    return actual.strip().lower() == expected.strip().lower()
 
 
 def _same_line(actual: str, expected: str) -> bool:

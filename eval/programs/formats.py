@@ -4,8 +4,9 @@
 |---|---|
 | this project | the suite itself: `{"kind": …, "cases": […]}` |
 | Codeforces, DeepCoder, Kodsport | `[{"input": …, "output": …}]`, optionally `type` or `testtype` |
+| others | one such object, pairs, or other names of both: `_INPUT`, `_OUTPUT` |
 | APPS, TACO, Skywork-OR1, PRIME | `{"inputs": […], "outputs": […], "fn_name": …}` |
-| CodeContests | `{"input": […], "output": […]}` |
+| CodeContests | `{"input": […], "output": […]}`, or groups of these by name, as `public_tests` |
 | LiveOIBench | `{"01a": {"input": …, "output": …}}`, by the name of the test |
 | LiveCodeBench | the list above as JSON, or packed (`unpack_tests`) |
 | LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` |
@@ -13,6 +14,10 @@
 | MBPP | `["assert f(1) == 2", …]`; Skywork-OR1 calls it `assert_case`, KlearReasoner `functional` |
 
 Every form may also come as a JSON string, and fields that hold null count as absent.
+
+Of stdin tests an expected output that is no text is what Python prints for it: numbers, `True` and
+`False`, and a list of these or of texts is lines. Null, an object or a list of lists has no one
+spelling and is refused.
 """
 
 import ast
@@ -36,6 +41,14 @@ from klear.eval.sandbox.zygote.asserts import PROVIDED
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "STOP"}
+_INPUT = ("input", "stdin", "in", "test_input", "input_data", "stdin_input")
+_OUTPUT = ("output", "expected_output", "out", "stdout", "expected", "expected_stdout",
+           "test_output", "answer")  # fmt: skip
+_LISTS = (("inputs", "outputs"), ("input", "output"), ("inputs", "expected_outputs"))
+_RETURNS_A_LIST = r"->\s*(?:typing\.)?(?:list|tuple|sequence|iterable)\b"
+_SAYS_A_LIST = re.compile(
+    r"\breturns?\s+(?:(?:a|an|the|all|your)\s+)?(?:\w+\s+)?(?:list|array|vector|tuple)s?\b", re.I
+)
 _INNER = ("assert_case", "functional", "test_code", "test_cases")  # hold one of the other forms
 _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
@@ -48,10 +61,14 @@ def parse_suite(
     memory_mb: int = 1024,
     helpers: str = "",
 ) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none. `helpers`
-    may be Python code whose functions the tests use, as HumanEval's prompts are. Raises ValueError
-    that says what is wrong with the value."""
+    """The suite in `value`; limits and function name count where the value names none. `helpers` is
+    the statement: it may hold Python code whose functions the tests use, as HumanEval's do, and say
+    that the function returns a list, which a list of one result then is. Raises ValueError that
+    says what is wrong with the value."""
     suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name, helpers)
+    if suite.get("wrapped") and _returns_a_list(helpers, str(suite["fn_name"])):
+        cases = [{**case, "output": [case["output"]]} for case in suite["cases"]]
+        suite = {**suite, "cases": cases, "wrapped": False}
     limits = {"time_limit_s": time_limit_s, "memory_mb": memory_mb}
     try:
         return TestSuite.model_validate({**limits, **suite})
@@ -67,7 +84,8 @@ def joined(suites: Sequence[TestSuite]) -> TestSuite:
     for other in suites[1:]:
         if (other.kind, other.fn_name) != (first.kind, first.fn_name):
             raise ValueError(f"{first.kind} tests and {other.kind} tests cannot be one suite")
-    return first.model_copy(update={"cases": tuple(c for s in suites for c in s.cases)})
+    cases = tuple(c for s in suites for c in s.cases)
+    return first.model_copy(update={"cases": cases, "wrapped": all(s.wrapped for s in suites)})
 
 
 def with_setup(suite: TestSuite, code: str) -> TestSuite:
@@ -96,6 +114,15 @@ def with_checker(suite: TestSuite, program: str) -> TestSuite:
     checker = f"import sys\nsys.argv[2:4] = sys.argv[3:1:-1]\nexec({program!r})"
     cases = tuple(CheckerCase(**case.model_dump(), checker=checker) for case in suite.cases)
     return suite.model_copy(update={"kind": "checker", "cases": cases})
+
+
+def _returns_a_list(statement: str, fn_name: str) -> bool:
+    """By the signature in the statement, else by its words."""
+    signature = rf"\bdef\s+{re.escape(fn_name)}\s*\(.*?\)\s*(?:->|:)"
+    match = re.search(signature, statement, re.DOTALL)
+    if match and match[0].endswith("->"):
+        return bool(re.match(_RETURNS_A_LIST, statement[match.end() - 2 :], re.IGNORECASE))
+    return bool(_SAYS_A_LIST.search(statement))
 
 
 def _decode(text: str) -> Any:
@@ -154,8 +181,11 @@ def _suite(value: Any, fn_name: str, helpers: str = "") -> dict[str, Any]:
             raise ValueError("there are no tests")
         case [*codes] if all(isinstance(code, str) for code in codes):  # MBPP
             return _of_kind("assert", fn_name, [{"code": code.strip()} for code in codes])
-        case [dict(first), *_]:
-            return _listed(value, first, fn_name)
+        case [dict(), *_]:
+            cases = [_renamed(case) for case in value]
+            return _listed(cases, cases[0], fn_name)
+        case [[_, _], *_] if all(isinstance(c, list) and len(c) == 2 for c in value):
+            return _paired([pair[0] for pair in value], [pair[1] for pair in value], fn_name)
         case dict():
             return _object({k: v for k, v in value.items() if v is not None}, fn_name)
     raise ValueError(f"tests cannot be a {type(value).__name__}")
@@ -165,16 +195,33 @@ def _object(value: dict[str, Any], fn_name: str) -> dict[str, Any]:
     fn_name = str(value.get("fn_name") or value.get("entry_point") or fn_name)
     if "kind" in value:
         return {**value, "fn_name": fn_name} if fn_name else value
-    for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
-        if inputs in value and outputs in value:
+    for inputs, outputs in _LISTS:
+        one = inputs == "input" and not isinstance(value.get(inputs), list)
+        if inputs in value and outputs in value and not one:
             return _paired(value[inputs], value[outputs], fn_name)
+    if {"input", "output"} <= (one := _renamed(value)).keys():
+        return _listed([one], one, fn_name)
     for name in _INNER:
         if name in value:
             return _suite(value[name], fn_name)
-    named = list(value.values())
+    named = [_renamed(case) for case in value.values() if case not in ({}, [])]
     if named and all(isinstance(case, dict) and "input" in case for case in named):
+        if all(isinstance(case["input"], list) and "output" in case for case in named):
+            inputs, outputs = ([v for g in named for v in g[k]] for k in ("input", "output"))
+            return _paired(inputs, outputs, fn_name)
         return _listed(named, named[0], fn_name)
     raise ValueError(f"an object with {sorted(value)[:6]} is no known form of tests")
+
+
+def _renamed(case: Any) -> Any:
+    """A test with its `input` and `output` under these names, where it has one of each."""
+    if not isinstance(case, dict) or "args" in case or "code" in case:
+        return case
+    names = [[n for n in known if n in case] for known in (_INPUT, _OUTPUT)]
+    if any(not n for n in names):
+        return case
+    renamed = dict(zip(("input", "output"), (case[n[0]] for n in names), strict=True))
+    return {**case, **renamed}
 
 
 def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[str, Any]:
@@ -212,11 +259,16 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     if len(inputs) != len(outputs):
         raise ValueError(f"{len(inputs)} inputs but {len(outputs)} outputs")
     if not fn_name:
-        texts = zip(map(_text, inputs), map(_text, outputs), strict=True)
+        texts = zip(map(_text, inputs), map(_printed, outputs), strict=True)
         return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in texts]}
     if all(isinstance(o, list) and len(o) == 1 for o in outputs):
-        outputs = [o[0] for o in outputs]  # APPS and TACO wrap each result in a list
-    return _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
+        # APPS and TACO wrap each result in a list; nothing tells a function that returns such ones.
+        outputs = [o[0] for o in outputs]
+        wrapped = {"wrapped": True}
+    else:
+        wrapped = {}
+    calls = _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
+    return {**calls, **wrapped}
 
 
 def _calls(arguments: list[Any], outputs: list[Any], fn_name: str) -> dict[str, Any]:
@@ -229,10 +281,23 @@ def _of_kind(kind: str, fn_name: str, cases: Sequence[Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """A stdin or stdout text; APPS writes some as a list of lines."""
+    """A stdin text; APPS writes some as a list of lines."""
     if isinstance(value, list):
         return "\n".join(str(line) for line in value)
+    if value is None:
+        return ""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _printed(value: Any) -> str:
+    """The expected text of stdout: what Python prints. Raises ValueError where that has no one
+    spelling."""
+    lines = value if isinstance(value, list) else [value]
+    for line in lines:
+        if not isinstance(line, str | int | float):
+            shown = json.dumps(value, default=str)[:60]
+            raise ValueError(f"an expected output must be text, numbers or lines of these: {shown}")
+    return "\n".join(map(str, lines))
 
 
 def _json(text: Any) -> Any:

@@ -17,6 +17,8 @@ wrong, …) on its last line. Status 3 is the checker's own failure (testlib): u
 import ast
 import json
 import random
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -26,6 +28,7 @@ from klear.configs.settings.judging import JudgeSettings
 from klear.eval.programs import compare, lcb_runner
 from klear.eval.programs.assertions import TestsBroken, prepared
 from klear.eval.records import AssertCase, CallCase, CheckerCase, Judgement, StdinCase, TestSuite
+from klear.eval.sandbox.bubblewrap import PACKAGES
 from klear.eval.sandbox.sandbox import Outcome, Sandbox
 from klear.eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
 from klear.eval.sandbox.zygote.main import Limits
@@ -37,6 +40,9 @@ _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on to
 _COMPILE_CPU_S = 10.0
 _UNTOLD = "only the assertion itself can tell"
 _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
+
+_OUT_OF_MEMORY = re.compile(r"(?:[\w.]+\.)?_?(?:Array)?MemoryError\b|OSError: \[Errno 12\]")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 _SAME_TEXT = {
     "lines": compare.same_text,
@@ -130,15 +136,23 @@ def _results(
     if error:
         yield error
         return
+    same_text = _SAME_TEXT[settings.comparator]
+    if settings.comparator != "livecodebench" and compare.answers_yes_or_no(suite):
+        same_text = compare.same_word
     for case in suite.cases:
         if isinstance(case, CallCase):
             given = {"args": case.args, "names": ()}
-            is_right = partial(same_json, expected=case.output)
+            readings = [case.output, [case.output]] if suite.wrapped else [case.output]
+            is_right = partial(_is_any_of, same=same_json, readings=readings)
             yield _judge_call(sandbox, function, given, limits, is_right)
         elif isinstance(case, AssertCase):
             yield _judge_assert(sandbox, suite.fn_name, case, limits)
         else:
-            yield _judge_stdin(sandbox, case, limits, _SAME_TEXT[settings.comparator])
+            yield _judge_stdin(sandbox, case, limits, same_text)
+
+
+def _is_any_of(result: bytes, same: Callable[[bytes, Any], bool], readings: list[Any]) -> bool:
+    return any(same(result, reading) for reading in readings)
 
 
 def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Judgement | None:
@@ -223,7 +237,7 @@ def _judge_assert(
     if tests.exit_code == PROGRAM_RAISED:
         # The program's own end says more, unless it was ended because the tests were over.
         own = _failure(program, limits) if program.exit_code > 0 else None
-        return own or Judgement("MLE" if error.startswith("MemoryError") else "RE", error)
+        return own or _raised(error)
     if tests.exit_code == 1 and error.startswith("AssertionError"):
         return Judgement("WA", error)
     return _failure(tests, limits) or Judgement("AC")
@@ -238,10 +252,19 @@ def _failure(outcome: Outcome, limits: Limits) -> Judgement | None:
     if outcome.exit_code == 0:
         return None
     error = outcome.last_error_line
-    out_of_memory = error.startswith(("MemoryError", "numpy.core._exceptions._ArrayMemoryError"))
-    if out_of_memory or outcome.exit_code == -9:
+    if outcome.exit_code == -9:
         return Judgement("MLE", error or "killed")
-    return Judgement("RE", error or f"exit status {outcome.exit_code}")
+    return _raised(error or f"exit status {outcome.exit_code}")
+
+
+def _raised(error: str) -> Judgement:
+    """The verdict on a program that ended with this error. A package that is not there says nothing
+    about the program: it is unscored."""
+    missing = _MISSING.match(error)
+    if missing and missing[1] not in sys.stdlib_module_names and missing[1] not in PACKAGES:
+        has = f"the sandbox has {', '.join(PACKAGES)}"
+        return Judgement("IE", f"the program needs the module {missing[1]!r}; {has}")
+    return Judgement("MLE" if _OUT_OF_MEMORY.match(error) else "RE", error)
 
 
 def _is_no_value(value: Any) -> Any:

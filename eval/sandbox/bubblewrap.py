@@ -25,7 +25,8 @@ ENVIRONMENT = {
     "LD_BIND_NOW": "1",  # or each child resolves the same symbols again
 }
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-_PACKAGES = ("numpy", "sortedcontainers")
+PACKAGES = ("numpy", "scipy", "sympy", "mpmath", "networkx", "sortedcontainers")
+"""What programs may import beside the standard library."""
 _ZYGOTE = Path(__file__).with_name("zygote")
 _SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin")
 _CAPABILITIES = ("SYS_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL")
@@ -46,7 +47,7 @@ changes modes, owners or times: a file outside may belong to the same user."""
 
 def package_folders() -> list[Path]:
     """What solutions may import beside the standard library, with the libraries it needs."""
-    specs = filter(None, map(importlib.util.find_spec, _PACKAGES))
+    specs = filter(None, map(importlib.util.find_spec, PACKAGES))
     packages = [Path(spec.origin).parent for spec in specs if spec.origin]
     both = [folder for p in packages for folder in (p, p.with_name(f"{p.name}.libs"))]
     return [folder for folder in both if folder.is_dir()]

@@ -39,5 +39,6 @@ def decontaminate(
     reasons = (orjson.loads((folder / REASONS).read_bytes()) for folder in folders)
     counts = split_rows(source, chain.from_iterable(reasons), out)
     items = benchmarks.file("kept.parquet")
-    index = benchmark_index(items, benchmarks.digest, settings)
+    words = settings.n, settings.normalize, settings.min_words
+    index = benchmark_index(items, benchmarks.digest, *words)
     return {**counts, **write_page(out, index, settings, counts)}

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numba import types
 from numpy.typing import NDArray
 
@@ -62,10 +61,11 @@ class NgramIndex:
         self.n, self.items, self._rule = n, list(items), RULES[normalise]
         self._bytes = byte_rule(self._rule)
         self._words_of = cache(lambda item: self._rule(self.items[item].text))
-        texts = pa.array([item.text for item in self.items], pa.large_string())
+        read = [item.text for item in self.items]
         if min_words > 1:
-            few = [len(self._words_of(item)) < min_words for item in range(len(self.items))]
-            texts = pc.if_else(pa.array(few, pa.bool_()), "", texts)
+            long = (len(self._words_of(item)) >= min_words for item in range(len(read)))
+            read = [text if enough else "" for text, enough in zip(read, long, strict=True)]
+        texts = pa.array(read, pa.large_string())
         read = ascii_or_folded(texts, self._rule)
         room, words = len(read.data), np.zeros(len(texts), np.int64)
         hashes, item, place = np.empty(room, np.uint64), np.empty(room, int), np.empty(room, int)

@@ -21,6 +21,7 @@ from klear.configs.settings.data import DecontaminateSettings
 from klear.eval.records import Record
 from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
 from klear.tasks.data.split_rows import TablePart
+from klear.tasks.data.words import Normalisation
 from klear.tasks.store.store import Artifact
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
@@ -156,14 +157,16 @@ def _short_items(hits: pa.Table, min_coverage: float) -> list[tuple[str, str, st
 
 
 @lru_cache(maxsize=1)
-def benchmark_index(path: Path, digest: str, rule: DecontaminateSettings) -> "NgramIndex":
+def benchmark_index(
+    path: Path, digest: str, n: int, normalise: Normalisation, min_words: int
+) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
     from klear.tasks.data.ngrams import Item, NgramIndex
 
     columns = ["source", "id", "prompt"]
     rows = (row for table in row_groups(path, columns) for row in table.to_pylist())
     items = (Item(*(row[name] for name in columns)) for row in rows)
-    return NgramIndex(items, rule.n, rule.normalize, rule.min_words)
+    return NgramIndex(items, n, normalise, min_words)
 
 
 def decide_part(
@@ -171,7 +174,8 @@ def decide_part(
 ) -> None:
     """Write the hits of a part and, as (number of the row in the table, reason), which rows go."""
     items = against.file("kept.parquet")
-    index = benchmark_index(items, against.digest, rule)
+    words = rule.n, rule.normalize, rule.min_words
+    index = benchmark_index(items, against.digest, *words)
     reasons: list[tuple[int, str]] = []
     before = part.before
     with ArrowWriter(folder / "hits.parquet", HITS) as hits, pq.ParquetFile(source) as file:

@@ -179,9 +179,9 @@ def _opened(table: Table, commit: str, name: str) -> Any:
         features: Any = rows.features
         if features and "null" in str(features.arrow_schema.types):
             # The first file has a column without a value: the others say what it holds.
-            config = datasets.load_dataset_builder(what, **how).config
+            config: Any = datasets.load_dataset_builder(what, **how).config
             reader = type(config).__name__.removesuffix("Config").lower()
-            schemas = [
+            schemas: list[Any] = [
                 datasets.load_dataset(reader, data_files=[file], split="train", streaming=True)
                 for file in config.data_files[table.split]
             ]

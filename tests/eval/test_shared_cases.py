@@ -4,6 +4,7 @@ The cases lie beside the repository and were written by people who did not know 
 the expected verdict of a math pair is a matter of policy, ours is recorded below.
 """
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.judge.judge import Judge
+from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.verify import judge_program
 from klear.eval.records import Problem
 from klear.eval.sandbox.sandbox import Sandbox
@@ -72,3 +74,28 @@ def test_a_right_program_is_accepted_and_its_corruption_is_not(sandbox, case):
 def test_a_pair_of_math_answers_has_its_verdict(judge: Judge, case: dict[str, Any]) -> None:
     problem = Problem(domain="math", prompt=case["id"], answer=case["gold"], source="cases")
     assert judge.judge(problem, case["answer"]).correct == case["expected"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in cases("real_code") if len(c["tests"]) < 300],  # one is cut off there, in the file
+    ids=lambda case: case["id"],
+)
+def test_a_program_on_tests_as_datasets_write_them_has_its_verdict(
+    judge: Judge, case: dict[str, Any]
+) -> None:
+    try:
+        value = ast.literal_eval(case["tests"])
+    except (SyntaxError, ValueError):
+        value = case["tests"]
+    try:
+        named = "g" if "functional" in case["tests"] else ""
+        tests = parse_suite(value, fn_name=named, memory_mb=512)
+    except ValueError:
+        tests = None
+    if tests is None:
+        assert "REJ" in case["want"]
+        return
+    problem = Problem(domain="code", prompt="p", tests=tests)
+    score = judge.judge(problem, f"<think>x</think>\n```python\n{case['program']}\n```")
+    assert score.verdict in case["want"], score.reason

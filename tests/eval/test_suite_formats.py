@@ -214,3 +214,53 @@ def test_tests_that_need_functions_of_their_prompt_are_refused_and_more_tests_jo
     more = next(r for r in shared_rows("mbpp/mbpp") if r["challenge_test_list"])
     suites = [parse_suite(more[name]) for name in ("test_list", "challenge_test_list")]
     assert len(joined(suites).cases) == len(more["test_list"]) + len(more["challenge_test_list"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"stdin": "1\n", "expected_output": "2\n"}, {"stdin": "3\n", "expected_output": "4\n"}],
+        [{"in": "1\n", "out": "2\n"}, {"in": "3\n", "out": "4\n"}],
+        [["1\n", "2\n"], ["3\n", "4\n"]],
+        {
+            "public_tests": {"input": ["1\n"], "output": ["2\n"]},
+            "private_tests": {"input": ["3\n"], "output": ["4\n"]},
+            "generated_tests": {"input": [], "output": []},
+        },
+    ],
+)
+def test_tests_by_other_names_as_pairs_and_in_groups_are_the_same_tests(value):
+    suite = parse_suite(value)
+    assert (suite.kind, [(c.input, c.output) for c in suite.cases]) == (
+        "stdin",
+        [("1\n", "2\n"), ("3\n", "4\n")],
+    )
+    assert parse_suite({"input": "1\n", "output": "2\n"}).cases == suite.cases[:1]
+
+
+@pytest.mark.parametrize(
+    ("output", "printed"),
+    [(True, "True"), (1.5, "1.5"), ([1, "a", False], "1\na\nFalse"), ("null", "null"),
+     (None, ""), ({"a": 1}, ""), ([[1, 2]], ""), ([None], "")],
+)  # fmt: skip
+def test_an_expected_output_that_is_no_text_is_what_python_prints_or_refused(output, printed):
+    value = {"inputs": ["1"], "outputs": [output]}
+    if printed:
+        assert parse_suite(value).cases[0].output == printed
+    else:
+        with pytest.raises(ValueError, match="must be text, numbers or lines"):
+            parse_suite(value)
+
+
+def test_results_in_lists_of_one_are_unwrapped_unless_the_statement_returns_lists():
+    value = {"fn_name": "f", "inputs": [[3], [4]], "outputs": [[9], [16]]}
+    suite = parse_suite(value)
+    assert suite.wrapped
+    assert [c.output for c in suite.cases] == [9, 16]
+    assert TestSuite.model_validate(suite.model_dump()) == suite
+    assert parse_suite(value, helpers="def f(x: int) -> int: return a list").wrapped
+    for statement in ("class Solution:\n  def f(self, x) -> List[int]:", "Return a list of sums."):
+        plain = parse_suite(value, helpers=statement)
+        assert ([c.output for c in plain.cases], plain.wrapped) == ([[9], [16]], False)
+    assert "wrapped" not in plain.model_dump()
+    assert not parse_suite({**value, "outputs": [[9], [16, 25]]}).wrapped

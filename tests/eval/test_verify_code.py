@@ -183,3 +183,52 @@ def repeated(output: str) -> str:
 def test_a_legitimate_idiom_is_accepted(verdict, idiom):
     result = verdict(idiom["program"], **suite_of(idiom))
     assert result.verdict == "AC", result.reason
+
+
+def test_results_that_are_no_json_types_are_judged_by_value(verdict):
+    ways = {
+        "deque([1, 2])": [1, 2], "{1: 0, 2: 0}.keys()": [1, 2], "np.array([1, 2])": [1, 2],
+        "[np.int64(1), np.float64(2)]": [1, 2], "Fraction(1, 2)": 0.5, "Decimal('0.5')": 0.5,
+        "[Fraction(4, 2), Decimal(3)]": [2, 3], "np.bool_(True)": True,
+    }  # fmt: skip
+    imports = "import numpy as np\nfrom collections import deque\nfrom decimal import Decimal\n"
+    for value, output in ways.items():
+        program = f"{imports}from fractions import Fraction\ndef f(): return {value}"
+        suite = {"kind": "call", "fn_name": "f"}
+        assert verdict(program, **suite, cases=[{"args": [], "output": output}]).verdict == "AC"
+        wrong = [{"args": [], "output": [7]}]
+        assert verdict(program, **suite, cases=wrong).verdict == "WA", value
+
+
+def test_a_list_of_one_result_is_right_in_both_readings_where_the_suite_wraps(verdict):
+    suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [3], "output": 9}]}
+    for result, wrapped, word in (
+        ("9", True, "AC"), ("[9]", True, "AC"), ("[[9]]", True, "WA"), ("[8]", True, "WA"),
+        ("[9]", False, "WA"),
+    ):  # fmt: skip
+        program = f"def f(x): return {result}"
+        assert verdict(program, **suite, wrapped=wrapped).verdict == word
+
+
+def test_yes_and_no_are_read_in_either_case_where_nothing_else_is_expected(verdict):
+    program = "print({1: 'Yes', 2: 'no', 3: 'maybe'}[int(input())])"
+    assert verdict(program, **stdin(("1", "YES"), ("2", "NO"))).verdict == "AC"
+    assert verdict(program, **stdin(("1", "NO"), ("2", "NO"))).verdict == "WA"
+    assert verdict(program, **stdin(("3", "NO"))).verdict == "WA"
+    assert verdict(program, **stdin(("1", "YES"), ("3", "MAYBE"))).passed == 0
+    official = JudgeSettings(comparator="livecodebench")
+    assert verdict(program, official, **stdin(("1", "YES"))).verdict == "WA"
+
+
+def test_memory_of_numpy_is_memory_and_a_package_that_is_not_there_is_unscored(verdict):
+    one = stdin(("", "1"), memory_mb=256)
+    assert verdict("import numpy as np\nnp.ones(10**9)", **one).verdict == "MLE"
+    missing = verdict("import pandas\nprint(1)", **one)
+    assert missing.verdict == "IE"
+    assert missing.reason.startswith("test 1 of 1: the program needs the module 'pandas'; the ")
+    assert verdict("import klear_not\nimport winreg", **one).verdict == "IE"
+    assert verdict("import winreg", **one).verdict == "RE"  # another system's: the program's fault
+    assert verdict("try:\n import pandas\nexcept ImportError:\n print(1)", **one).verdict == "AC"
+    for package in ("numpy", "scipy.sparse", "sympy", "networkx", "sortedcontainers"):
+        roomy = stdin(("", "1"), memory_mb=1024, time_limit_s=20)
+        assert verdict(f"import {package}\nprint(1)", **roomy).verdict == "AC", package

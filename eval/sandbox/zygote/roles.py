@@ -10,6 +10,8 @@ import atexit
 import builtins
 import collections
 import contextlib
+import decimal
+import fractions
 import functools
 import gc
 import importlib
@@ -22,7 +24,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from typing import Any
 
 from klear.eval.sandbox.zygote import values
@@ -171,9 +173,13 @@ def call_with(function: Callable[..., Any], arguments: list[Any], names: list[st
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what solutions return beside JSON types: deques, arrays and their scalars."""
-    if isinstance(value, collections.deque | range):
+    """JSON for what solutions return beside JSON types, by value: deques, views of dictionaries,
+    exact numbers, arrays and their scalars."""
+    if isinstance(value, collections.deque | range | KeysView | ValuesView | ItemsView):
         return list(value)
+    if isinstance(value, decimal.Decimal | fractions.Fraction):
+        is_whole = value == value and abs(value) != float("inf") and value == int(value)
+        return int(value) if is_whole else float(value)
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a result of type {type(value).__name__} {NOT_JSON}")
