@@ -65,7 +65,7 @@ def place(tmp_path_factory) -> Path:
 def profile(place: Path, name: str, **changes: Any) -> Path:
     rl = {
         "steps": 2, "prompts_per_step": 4, "mini_batch_prompts": 2, "rollouts_per_prompt": 4,
-        "max_tokens": 96, "checkpoint_steps": 1, "warmup_steps": 0,
+        "max_tokens": 128, "checkpoint_steps": 1, "warmup_steps": 0,
     }  # fmt: skip
     data = {
         "extends": "pocket",
@@ -77,9 +77,9 @@ def profile(place: Path, name: str, **changes: Any) -> Path:
         "benchmarks": {"sources": [{"use": "gsm8k", "files": ["test.jsonl"]}]},
         "decontaminate": {"min_coverage": 0.9},  # the rows differ by their numbers
         "base": {"model": str(place / "smollm2")},
-        "sft": {"epochs": 0.5, "batch_tokens": 512, "checkpoint_steps": 2},
+        "sft": {"epochs": 2, "batch_tokens": 512, "checkpoint_steps": 2},
         "rl_math": {**rl, **changes.get("rl_math", {})},
-        "evaluate": {"sampling": {"max_tokens": 96}, "protocols": [{"name": "gsm8k", "k": 2}],
+        "evaluate": {"sampling": {"max_tokens": 128}, "protocols": [{"name": "gsm8k", "k": 2}],
                      **changes.get("evaluate", {})},
     }  # fmt: skip
     file = place / f"{name}.yaml"
