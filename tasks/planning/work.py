@@ -13,9 +13,13 @@ from typing import Any, Literal
 
 from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
+from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import SAMPLERS
+from klear.configs.settings.sources import Source
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
+from klear.eval.row_files import find_files
+from klear.eval.tables import count_rows
 from klear.tasks.store.lineage import of_last_run
 from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from klear.training.layout import METRICS, read_lines
@@ -166,12 +170,34 @@ def collect(s: Known) -> Work:
     """Rows by source: its `size` or `limit` or what the catalogue knows, else assumed."""
     counts: dict[str, float] = {}
     for source in s.settings.sources:
-        size = source.size if source.kind == "generated" else PROBLEMS.get(source.use, source.limit)
+        if source.kind == "files":
+            size = rows_of_files(source, Path(s.settings.root))
+            size = min(size, source.limit) if size and source.limit else size
+        else:
+            generated = source.kind == "generated"
+            size = source.size if generated else PROBLEMS.get(source.use, source.limit)
         counts[KEPT + source.name] = float(size or nan)
     known = [n for n in counts.values() if not isnan(n)]
     assumed = len(counts) - len(known)
     rows = sum(known) + (assumed * s.assume("source_rows") if assumed else 0.0)
     return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows})
+
+
+def rows_of_files(source: Source, root: Path) -> int | None:
+    """Rows of a source's local files; None where one cannot be counted without reading all of it,
+    as a JSON array or a packed file, or is not there."""
+    with suppress(ConfigError, OSError, ValueError):
+        files = find_files(source.files, root, source.name)
+        if all(file.suffix in (".jsonl", ".parquet") for file in files):
+            return sum(map(_rows, files))
+    return None
+
+
+def _rows(file: Path) -> int:
+    if file.suffix == ".parquet":
+        return count_rows(file)
+    with file.open("rb") as lines:
+        return sum(not line.isspace() for line in lines)
 
 
 def keeps(s: Known, assumption: str = "kept") -> Work:
@@ -270,7 +296,8 @@ def evaluate(s: Known) -> Work:
 
     def problems(p: BenchmarkProtocol) -> float:
         read = 0.0 if p.date_from or p.date_to else s.count(1, KEPT + (p.source or p.name))
-        return read or PROBLEMS.get(p.name) or s.assume("benchmark_problems")
+        known = 0.0 if isnan(read) else read
+        return known or PROBLEMS.get(p.name) or s.assume("benchmark_problems")
 
     answers = float(sum(p.k * problems(p) for p in settings.protocols))
     if along := settings.along_the_way():
