@@ -28,6 +28,10 @@ from klear.configs.settings.base import (
     read_catalogue,
 )
 
+Parameter = Literal["max_tokens", "temperature", "top_p", "seed", "top_k", "repetition_penalty",
+                    "stream", "stream_options"]  # fmt: skip
+"""Of a request to an endpoint, beside its model and messages."""
+OMIT = "omit"
 MOST_REQUESTS = 1_024
 """In flight, where nobody set a number: more answers than one process reads as they stream."""
 
@@ -59,7 +63,8 @@ class EngineRuntime(Runtime):
     silence_timeout_s: PositiveFloat = 600.0
     """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
-    """Of one request, after the first attempt, up to 8 s apart"""
+    """Of one request, after the first attempt, up to 8 s apart; and refusals for overload in a row,
+    none of them before its Retry-After (endpoint)"""
     batch_size: PositiveInt = 256
     """Sequences a batch (transformers): above temperature 0 another size draws other answers"""
     tensor_parallel: PositiveInt = 1
@@ -125,6 +130,9 @@ class EngineSettings(Settings):
     """Environment variable that holds the key; empty: no key (openai)"""
     api_key_block: Annotated[str, NOT_IN_KEY] = ""
     """Prefect Secret block that holds the key; goes before api_key_env"""
+    parameters: Annotated[dict[Parameter, str], DEFAULT_NOT_IN_KEY] = Field(default={})
+    """Parameters that the endpoint takes under another name, as
+    {max_tokens: max_completion_tokens}, or not at all, as {temperature: omit} (openai)"""
     think_prefill: str = ""
     """What the chat template puts before the answer; judged with it"""
     chat_template_kwargs: ChatTemplateKwargs = None
@@ -144,9 +152,10 @@ class EngineSettings(Settings):
     grade_field: str = ""
     """Published grade, compared with our judge"""
     think_tags: tuple[str, str] | None = None
-    """Tags the recorded text uses around its thinking, if not <think>"""
+    """Tags around thinking, if not <think>: of recorded texts, and of what an endpoint answers, as
+    ["<seed:think>", "</seed:think>"]"""
     solution_tags: tuple[str, str] | None = None
-    """Tags the recorded text uses around its solution"""
+    """Tags around the solution, which are taken away (recorded, openai)"""
     error_rate: Share = 0.01
     """Arithmetic slips (scripted)"""
     source_error_rates: dict[str, Share] = Field(default_factory=dict)

@@ -8,6 +8,7 @@ Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without i
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import Field, TypeAdapter
 
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.eval.benchmarks.metrics import majority_at_k, summarise
+from klear.eval.judge.ends import CUT_UNTAGGED, ONLY_REASONING
 from klear.eval.programs.lcb_runner import side_by_side
 from klear.eval.records import Problem, Record, Sample, Score
 
@@ -52,6 +54,7 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
     return protocol.question.replace("{format}", how).replace("{prompt}", problem.prompt)
 
 
+TOLD = (CUT_UNTAGGED, ONLY_REASONING)
 GRADER_VERSION = 9
 """Of the stage `judge`, and part of that of `evaluate`: raised when any verdict changes."""
 
@@ -76,6 +79,10 @@ class Statement(Record):
     sandbox: str
     seed: int
     resamples: int  # bootstrap resamples behind the interval
+    not_sent: tuple[str, ...] = ()
+    """Parameters that the endpoint does not take: its own values count instead of those here."""
+    answered: str = ""
+    """When an endpoint first answered under each name and fingerprint that it gave itself."""
 
 
 class BenchmarkResult(Record):
@@ -109,6 +116,8 @@ class BenchmarkResult(Record):
     official: float | None = None
     """Share of right answers by LiveCodeBench's own runner, where it was asked too."""
     disagreements: int = 0  # answers that only one of the two calls right
+    no_answers: dict[str, int] = Field(default_factory=dict)
+    """Why answers are unscored, or are none (cut, or reasoning only), and how many."""
     errata: int = 0  # problems whose published tests are known to be wrong; they count
     statement: Statement
 
@@ -209,6 +218,7 @@ def score_benchmark(
         majority_at_k=majority_at_k(answers, outcomes) if votes else None,
         official=share,
         disagreements=differing,
+        no_answers=dict(Counter(s.reason for s in mine if s.unscored or s.reason in TOLD)),
         errata=len({p.id for p in problems} & errata()),
         statement=statement,
         **summary,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationErro
 from klear.configs.settings.explain import ConfigError, explain
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.answers import writable
+from klear.eval.judge.ends import by_its_end, judged_text
 from klear.eval.judge.judge import Judge, Pending
 from klear.eval.records import Problem, Sample, Score
 from klear.eval.row_files import Row, read_rows
@@ -125,10 +126,9 @@ def _begin_row(judge: Judge, row: Row, known: dict[str, Problem | str]) -> Pendi
             why = f"answers {sample.problem_id!r}, which is no problem here"
         elif isinstance(problem, str):
             why = f"its problem is rejected: {problem}"
-        elif sample.finish_reason == "error":
-            why = "the engine gave no answer"
         else:
-            return judge.begin(problem, sample.text, sample.index)
+            pending = judge.begin(problem, judged_text(sample), sample.index)
+            return lambda: by_its_end(pending(), sample)
     except ValidationError as error:
         why = row.error or explain(error, Sample)[0]
     return _unjudged(f"{row.file}:{row.number}", why, value.get("problem_id"), value.get("index"))

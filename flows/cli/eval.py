@@ -44,6 +44,8 @@ class Options:
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
     """Model to ask at an endpoint."""
+    force: bool = False
+    """Ask and score again what is in the store already."""
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = ()
     """Any other setting: --set evaluate.sampling.temperature=0.6, --set engine.kind=transformers
     (repeatable)."""
@@ -56,13 +58,13 @@ def evaluate(model: str, /, *, options: Options) -> int:
         model: Checkpoint folder, hub id, or URL of an OpenAI-compatible endpoint.
     """
     try:
-        return _scored(settings_of(model, options))
+        return _scored(settings_of(model, options), options.force)
     except (EngineError, ChildFailed, ValueError) as error:
         print(f"klear eval: {error}", file=sys.stderr)
         return 1
 
 
-def _scored(evaluation: Evaluation) -> int:
+def _scored(evaluation: Evaluation, force: bool) -> int:
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
@@ -84,10 +86,15 @@ def _scored(evaluation: Evaluation) -> int:
         if name not in ours
     ]
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
-    with display.bars, active(Run(store=open_store(load_machine()), display=display)):
+    again = frozenset({any_model.eval_model.name} if force else ())
+    run = Run(store=open_store(load_machine()), display=display, force=again)
+    with display.bars, active(run):
         collected = [any_model.benchmark(settings=settings) for settings in to_collect]
         found = any_model.eval_model(*collected, settings=evaluation)
     print(any_model.results_text(read_results(found.folder), found.metrics))
+    if run.happened[found.stage].action == "reused":
+        made = run.store.manifest(found).created[:16].replace("T", " ")
+        print(f"cached: asked and scored on {made} UTC; --force asks again")
     print(f"results: {found.folder / 'results.json'}")
     return 0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION
+from klear.eval.judge.ends import by_its_end, judged_text
 from klear.eval.records import NO_GOLD, Problem, Sample, Score
 from klear.eval.tables import Lookup, TableWriter, column, read_table
 from klear.tasks.stage.progress import report
@@ -17,11 +18,6 @@ from klear.tasks.store.store import SCRATCH, Artifact
 
 if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached run has no use for
     from klear.eval.judge.judge import Judge
-
-NOT_ANSWERED = {
-    **dict.fromkeys(("reward", "correct", "pass_rate", "answer")),
-    **{"verdict": "IE", "reason": "the engine gave no answer", "seconds": 0.0},
-}
 
 
 def judged(judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
@@ -34,10 +30,10 @@ def judged(judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample])
             problem = problems.get(sample.problem_id)
             if problem is None:
                 raise ValueError(f"a sample answers {sample.problem_id}, which is no problem here")
-            yield problem, "" if sample.finish_reason == "error" else sample.text, sample.index
+            yield problem, judged_text(sample), sample.index
 
     for sample, score in zip(samples, judge.judge_many(to_judge()), strict=True):
-        yield score.model_copy(update=NOT_ANSWERED) if sample.finish_reason == "error" else score
+        yield by_its_end(score, sample)
 
 
 def score_table(

@@ -4,11 +4,13 @@ Both parts are stages: a benchmark is collected once, and the scores lie in the 
 of a run.
 """
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import WITH_FORMAT, Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
@@ -16,12 +18,14 @@ from klear.eval.benchmarks.metrics import upper_bound_of_zero
 from klear.eval.records import Problem
 from klear.eval.row_files import read_rows
 from klear.eval.tables import read_table
+from klear.tasks.answers.distill import api_key
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import why_not
 from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 from klear.tasks.report.page import render_text
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, content_digest, scan
+from klear.training.engines.endpoint import described
 from klear.training.layout import chat_file
 
 PROMPTS = ("problem", "question", "prompt", "question_content", "query")
@@ -58,8 +62,7 @@ def identified(evaluation: Evaluation) -> Evaluation:
     engine = evaluation.engine
     folder = Path(engine.model)
     if engine.kind == "openai":
-        where = f"at {urlsplit(engine.base_url).netloc}"
-        found = {"model": engine.model, "checkpoint": where, "template": "of the endpoint"}
+        found = {"model": engine.model, "checkpoint": _at(engine), "template": "of the endpoint"}
         return evaluation.model_copy(update=found)
     if folder.is_dir():
         name = folder.parent.name if folder.name == "checkpoint" else folder.name
@@ -84,6 +87,15 @@ def identified(evaluation: Evaluation) -> Evaluation:
         how = {"protocols": tuple(protocols)}
         found["evaluate"] = evaluation.evaluate.model_copy(update=how)
     return evaluation.model_copy(update=found)
+
+
+def _at(engine: EngineSettings) -> str:
+    """The address of an endpoint, and what it says of the model in its list of models. Raises
+    EngineError where it cannot be reached."""
+    key = api_key(engine) or os.environ.get(engine.api_key_env, "")
+    facts = described(engine.base_url, engine.served_model or engine.model, key)
+    said = [f"{n} {v if isinstance(v, (str, int)) else json.dumps(v)}" for n, v in facts.items()]
+    return f"at {engine.base_url}" + f" ({', '.join(said)})" * bool(said)
 
 
 def settings_to_collect(name: str, file: Path | None) -> CollectSettings:

@@ -6,14 +6,15 @@ the models that RL kept along the way are scored too (Figures 2 and 5).
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.engines import OMIT, EngineSettings
 from klear.configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import (
@@ -36,9 +37,15 @@ from klear.tasks.report.results import ACCURACY, RESULTS_FILE, answers_of, means
 from klear.tasks.stage.run import package_versions
 from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import LOGS, SCRATCH, Artifact
-from klear.training.engines.generate import Journal, cost_of, journal_path
-from klear.training.engines.interface import Key, Request, request_seed
-from klear.training.layout import StepLines, chat_file, kept_model, kept_models
+from klear.training.engines.generate import (
+    Journal,
+    answered_by_path,
+    cost_of,
+    forget_refused,
+    journal_path,
+)
+from klear.training.engines.interface import EngineError, Key, Request, request_seed
+from klear.training.layout import StepLines, chat_file, kept_model, kept_models, read_lines
 
 MEASURES = {
     name: name
@@ -138,6 +145,7 @@ def run_benchmarks(
     sampled = SampleSettings(engine=subject.engine, sampling=settings.sampling)
     speed = ask(out, requests, sampled).get("tokens_per_second", 0.0)
     samples: dict[Key, Sample] = {}
+    refused = ""
     with (
         Journal(journal_path(out)) as journal,
         TableWriter(out / "samples.parquet", Sample) as writer,
@@ -146,6 +154,15 @@ def run_benchmarks(
             writer.write(sample.model_copy(update={"model": subject.model}))
             # Without the texts, which may be gigabytes.
             samples[sample.problem_id, sample.index] = sample.model_copy(update={"text": ""})
+            refused = sample.text if sample.finish_reason == "error" else refused
+    for protocol, chosen in zip(protocols, problems, strict=True):
+        ends = Counter(s.finish_reason for p in chosen for s in _answers(samples, p, protocol))
+        if set(ends) == {"error"}:
+            forget_refused(out)
+            raise EngineError(
+                f"{protocol.name}: no score, because none of {ends['error']} requests was answered"
+                + f": {refused}" * bool(refused)
+            )
     scores = judge_all(out, settings.judge)
     pairs = list(zip(protocols, problems, strict=True))
     by_lcb = {p.id for protocol, chosen in pairs for p in chosen if protocol.official}
@@ -162,6 +179,8 @@ def run_benchmarks(
         sandbox=settings.judge.sandbox,
         seed=settings.seed,
         resamples=settings.bootstrap,
+        not_sent=tuple(n for n, to in subject.engine.parameters.items() if to == OMIT),
+        answered=answered_by(out),
     )
     shared = overlaps({protocol.name: chosen for protocol, chosen in pairs})
     results = [
@@ -171,6 +190,22 @@ def run_benchmarks(
     ]  # fmt: skip
     (out / RESULTS_FILE).write_bytes(RESULTS.dump_json(tuple(results), indent=1))
     return results, speed
+
+
+def _answers(
+    samples: Mapping[Key, Sample], problem: Problem, protocol: BenchmarkProtocol
+) -> list[Sample]:
+    keys = ((problem.id, index) for index in range(protocol.k))
+    return [samples[key] for key in keys if key in samples]
+
+
+def answered_by(out: Path) -> str:
+    """What an endpoint called itself, and since when, as its engine noted it."""
+    first: dict[str, str] = {}
+    for row in read_lines(answered_by_path(out)):
+        mark = f", fingerprint {row['system_fingerprint']}" if row["system_fingerprint"] else ""
+        first.setdefault(f"as {row['model'] or 'no name'}{mark}", row["at"])
+    return "; ".join(f"{at[:16].replace('T', ' ')} UTC {name}" for name, at in first.items())
 
 
 def requests_for(

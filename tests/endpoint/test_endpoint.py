@@ -17,8 +17,8 @@ from processes import eventually
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.records import Problem, Sample
 from klear.eval.tables import read_table, write_table
+from klear.training.engines import admission, in_flight
 from klear.training.engines import endpoint as module
-from klear.training.engines import in_flight
 from klear.training.engines.endpoint import EndpointEngine
 from klear.training.engines.interface import EngineError, Request
 from tests.endpoint.conftest import FAULTS, one_percent_of_each
@@ -31,6 +31,7 @@ ONCE_MORE = len(FAULTS) - 1
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(admission, "SHORTEST_HOLD_S", 0.01)
 
 
 def engine(url: str, think_prefill: str = "", **runtime: Any) -> EndpointEngine:
@@ -267,10 +268,10 @@ from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.tasks.answers.distill import distill
 from klear.tasks.stage.run import Run, active
 from klear.tasks.store.store import Artifact, Store
-from klear.training.engines import endpoint
+from klear.training.engines import admission, endpoint
 
 problems, store, url = sys.argv[1:]
-endpoint.FIRST_DELAY_S = 0.02
+endpoint.FIRST_DELAY_S = admission.SHORTEST_HOLD_S = 0.02
 engine = EngineSettings(
     kind='openai', model='teacher-r1', base_url=url,
     runtime=EngineRuntime(concurrency={CONCURRENCY}, silence_timeout_s=10.0, output_price=2.0),

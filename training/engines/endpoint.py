@@ -1,32 +1,38 @@
 """Any OpenAI-compatible endpoint: many requests in flight, patient with it, honest about failure.
 
-The openai client tries again what can pass: refusals for overload, server errors, time-outs, lost
-connections. What it has handed on already, a reply that breaks off or is no answer, is asked for
-again here. `in_flight` finds how many are asked at once. A request that still fails is left out and
-reported at the end, so that the next run asks for it again. One that the endpoint calls wrong (too
-long, say) has finish_reason `error`. `MOST_FAILURES` with no success in between end the stage.
+What can pass is tried again: refusals for overload (`admission` holds all requests meanwhile),
+server errors, time-outs, lost connections, replies that break off. `in_flight` finds how many are
+asked at once. A request that still fails is left out and reported at the end, so that the next run
+asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error` and
+its words as text. `MOST_FAILURES` with no success in between end the stage, and so does a parameter
+that the endpoint does not take: the message names the setting.
 """
 
 import asyncio
 import json
+import logging
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
 import httpx2
 import openai
 
-from klear.configs.settings.engines import MOST_REQUESTS, EngineSettings, Sampling
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
-from klear.eval.records import FinishReason, Sample
+from klear.configs.settings.engines import MOST_REQUESTS, OMIT, EngineSettings, Parameter, Sampling
+from klear.eval.records import Sample
+from klear.training.engines.admission import MOST_TOLD_S, Admission, Ticket, seconds_to_wait
 from klear.training.engines.in_flight import InFlight
 from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
+from klear.training.engines.refusals import Refusal, read_refusal
+from klear.training.engines.reply import BrokenReply, Reply
+from klear.training.engines.thinking import foreign_tags
 
 FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
     401: "the key is refused",
@@ -34,18 +40,16 @@ FATAL = {  # no waiting changes these; once answers came, a broken balancer may 
     403: "access is refused",
     404: "no such model or URL",
 }
-OVERLOADED = (429, 503)
-PASSING = (408, 409, 429)  # statuses below 500 that say nothing about the request itself
-INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
-FINISHES: dict[str, FinishReason] = {"length": "length", "content_filter": "refused"}
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 60.0
+OVERLOADED = (429, 503, 529)
+PASSING = (408, 409)  # statuses below 500 that say nothing about the request itself
+NO_CREDIT = "insufficient_quota"  # OpenAI says so with 429
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
 CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
 MOST_FAILURES = 16  # in a row
+CLOCK_S = 60.0  # a model made less than this before the reply is dated by the server's clock
 NO_KEY = "none"
-
-
-class BrokenReply(Exception):
-    """The reply cannot be used, through no fault of the request: ask again."""
+DESCRIBES = ("root", "parent", "owned_by", "created", "max_model_len", "meta")
+"""What a server says of a model that stays the same from request to request."""
 
 
 class EndpointEngine(Engine):
@@ -65,24 +69,20 @@ class EndpointEngine(Engine):
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
-        self._answered = self._failed_in_a_row = self._heard = 0
+        self._answered = self._failed_in_a_row = self._heard = self._heard_before = 0
         self._failures: Counter[str] = Counter()
         self._tokens = self._seconds = 0.0
+        self._names: dict[Parameter, str] = dict(self.settings.parameters)
+        self._seen = set[str]()
         runtime = self.settings.runtime
-        flow = self._flow = InFlight(runtime.concurrency or MOST_REQUESTS)
-
-        async def count(response: httpx2.Response) -> None:
-            flow.sent += 1
-            flow.refused += response.status_code in OVERLOADED
-
+        gate = self._gate = Admission(lambda note: self.tell(note))
+        flow = self._flow = InFlight(runtime.concurrency or MOST_REQUESTS, gate.open_seconds)
         client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
-            max_retries=runtime.max_retries,
+            max_retries=0,
             timeout=openai.Timeout(runtime.silence_timeout_s, connect=CONNECT_TIMEOUT_S, pool=None),
-            http_client=openai.DefaultAsyncHttpxClient(
-                event_hooks={"response": [count]}, limits=httpx2.Limits()
-            ),
+            http_client=openai.DefaultAsyncHttpxClient(limits=httpx2.Limits()),
         )
         with asyncio.Runner() as runner:
             try:
@@ -113,45 +113,115 @@ class EndpointEngine(Engine):
         """A sample; None where the request failed. Raises EngineError where all would fail.
 
         While it waits for another attempt a request keeps its place among those in flight, so an
-        endpoint that refuses is asked less. Refusals cost nothing as long as others are answered,
-        or their answers grow.
+        endpoint that refuses is asked less. Refusals for overload cost the request nothing.
         """
-        broken, s = 0, self.settings
+        broken, s, most = 0, self.settings, self.settings.runtime.max_retries
         while True:
-            before = self._heard
+            ticket = await self._gate.enter()
+            names = dict(self._names)
+            self._flow.sent += 1
             try:
-                return self._take(request, await self._send(client, request), broken)
+                return self._take(request, await self._send(client, request, ticket), broken)
             except openai.APIStatusError as error:
-                status, words = error.status_code, str(error.message).partition("\n")[0][:200]
-                reason = f"HTTP {status} ({words.replace(self._key, '***')})"
-                again = status in FATAL
-                if again and not self._answered:
-                    raise self._fatal(status) from None
-                if status in OVERLOADED and self._heard > before:
+                status, refusal = error.status_code, self._read(error)
+                reason = f"HTTP {status} ({refusal.words})"
+                fatal = 402 if NO_CREDIT in error.response.text else status
+                if fatal in FATAL and not self._answered:
+                    raise self._fatal(fatal, refusal.words) from None
+                if status in OVERLOADED:
+                    self._flow.refused += 1
+                    self._hold(ticket, error.response.headers, reason)
                     continue
-                if status < 500 and not again and status not in PASSING:
+                if status < 500 and status not in (*FATAL, *PASSING):
+                    adapted = self._adapts(names, refusal, reason)
+                    ticket.close()
+                    if adapted:
+                        continue
                     self._count_failure(reason)
-                    return request.answered(s.model, "", "error")
+                    return request.answered(s.model, reason, "error")
             except openai.APIConnectionError as error:  # time-outs too
-                reason, again = f"no connection ({error.__cause__ or error})", False
-                late = isinstance(error, openai.APITimeoutError)
-                self._flow.refused += late
-                if not self._answered and not late:
-                    raise EngineError(
-                        f"{s.base_url}: {reason}: is the server up, and is base_url right?"
-                    ) from error
+                reason = f"no connection ({error.__cause__ or error})"
+                silent = isinstance(error, openai.APITimeoutError)
+                if not silent or isinstance(error.__cause__, httpx2.ConnectTimeout):
+                    self._hold(ticket, {}, reason)
+                    continue
+                self._flow.refused += 1
             except (BrokenReply, TimeoutError, httpx2.HTTPError) as error:
-                reason, again = str(error) or type(error).__name__, True
+                reason = str(error) or type(error).__name__
                 self._flow.refused += isinstance(error, (TimeoutError, httpx2.TimeoutException))
+            ticket.close()  # not where an error ends all: then no other is sent
             broken += 1
-            if not again or broken > s.runtime.max_retries:
+            if broken > most:
                 self._failures[reason] += 1
                 self._count_failure(reason)
                 return None
+            if not self._answered:
+                self.tell(f"{reason}: attempt {broken} of {most}")
             delay = min(FIRST_DELAY_S * 2 ** (broken - 1), LONGEST_DELAY_S)
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
 
-    async def _send(self, client: openai.AsyncOpenAI, request: Request) -> "Reply":
+    def _read(self, error: openai.APIStatusError) -> Refusal:
+        refusal = read_refusal(error.response.text)
+        return refusal._replace(words=refusal.words.replace(self._key, "***"))
+
+    def _hold(self, ticket: Ticket, headers: Mapping[str, str], reason: str) -> None:
+        """All requests wait as they are told. Raises EngineError where that is too long, or where
+        as many attempts as one request has were in vain while nothing else was heard."""
+        gate, url, most = self._gate, self.settings.base_url, self.settings.runtime.max_retries
+        if self._heard > self._heard_before:
+            gate.refusals = 0
+        self._heard_before = self._heard
+        cure = "finished answers are kept, run again for the rest"
+        if not (headers or self._answered):
+            cure = "is the server up, and is base_url right?"
+        told = seconds_to_wait(headers, datetime.now(UTC))
+        if told is not None and told > MOST_TOLD_S:
+            hours = f"wait {told / 3600:,.1f} hours (Retry-After)"
+            raise EngineError(f"{url}: {reason} and says to {hours}; {cure}")
+        if gate.refusals >= most and not gate.holding:
+            times = f", {gate.refusals + 1} times in a row" * bool(gate.refusals)
+            raise EngineError(f"{url}: {reason}{times}; {cure}")
+        gate.hold(told, f"{url}: {reason}")
+        ticket.close()
+
+    def _adapts(self, names: Mapping[Parameter, str], refusal: Refusal, reason: str) -> bool:
+        """Whether to ask again, without what was refused or under its other name: where that
+        changes no answer, and once for all requests. Raises EngineError with the setting to use
+        for a parameter of which the first request learns that it is refused.
+        """
+        if names != self._names:  # sent before another one learnt it
+            return True
+        sent: dict[str, Parameter] = {names.get(p, p): p for p in self._values()}
+        name = refusal.parameter(sent)
+        if name is None:
+            return False
+        parameter, other = sent[name], "max_completion_tokens"
+        setting = f"engine.parameters.{parameter}"
+        if name == "max_tokens" and other in refusal.words:
+            self._names[parameter] = other
+            text = "%s takes %s and not %s: sent so (set %s=%s to say it beforehand)"
+            where = self.settings.base_url
+            logging.getLogger("klear").warning(text, where, other, name, setting, other)
+            return True
+        if parameter in ("stream", "stream_options"):
+            self._names[parameter] = OMIT
+            return True
+        if self._answered:
+            return False
+        most = self.sampling.max_tokens
+        if parameter != "max_tokens":
+            cure = f"set {setting}={OMIT}, and the endpoint's own value counts"
+        elif (context := refusal.context) is not None:
+            if context > most:
+                return False  # this prompt is too long
+            cure = f"prompt and answer have {context:,} tokens: set sampling.max_tokens below that"
+        elif limit := refusal.limit_below(most):
+            cure = f"set sampling.max_tokens={limit}"
+        else:
+            cure = f"set sampling.max_tokens lower, or {setting}=<the name it has there>"
+        raise EngineError(f"{self.settings.base_url} refuses {name}: {reason}; {cure}")
+
+    async def _send(self, client: openai.AsyncOpenAI, request: Request, ticket: Ticket) -> Reply:
         """One attempt, read to its end: server-sent events, or one JSON body where the server does
         not stream. The package's own parser of events makes a pydantic object of each token."""
         reply = Reply()
@@ -159,15 +229,13 @@ class EndpointEngine(Engine):
         def hear(data: bytes | str) -> None:
             had = reply.tokens
             reply.add(data)
-            self._flow.tokens += reply.tokens - had
             self._heard += 1
+            if not self._gate.holding:
+                self._flow.tokens += reply.tokens - had
 
-        asked: Any = {
-            **self._body(request),
-            "stream": True,  # gateways cut silent connections
-            "stream_options": {"include_usage": True},
-        }
-        async with client.chat.completions.with_streaming_response.create(**asked) as response:
+        create = client.chat.completions.with_streaming_response.create
+        async with create(**self._body(request)) as response:
+            ticket.accept()
             began = time.monotonic()
             async with asyncio.timeout(self.settings.runtime.request_timeout_s):
                 if "event-stream" not in response.headers.get("content-type", ""):
@@ -181,28 +249,53 @@ class EndpointEngine(Engine):
             self._tokens += reply.tokens
         return reply
 
-    def _body(self, request: Request) -> dict[str, Any]:
-        """What a request says, however it is sent, as arguments of the client."""
-        s = self.sampling
-        extra = {"top_k": s.top_k, "repetition_penalty": s.repetition_penalty}
-        return {
-            "model": self.settings.model,
-            "messages": [{"role": "user", "content": request.prompt}],
+    def _values(self, request: Request | None = None) -> dict[Parameter, Any]:
+        """The parameters that are sent, under our names."""
+        s, streams = self.sampling, self._names.get("stream") != OMIT
+        values: dict[Parameter, Any] = {
             "temperature": s.temperature,
             "top_p": s.top_p,
             "max_tokens": s.max_tokens,
-            "seed": request.seed,
-            "extra_body": {n: v for n, v in extra.items() if v is not None},
+            "seed": request.seed if request else 0,
+            "top_k": s.top_k,
+            "repetition_penalty": s.repetition_penalty,
+            "stream": True,  # gateways cut silent connections
+            "stream_options": {"include_usage": True} if streams else None,
+        }
+        return {n: v for n, v in values.items() if v is not None and self._names.get(n) != OMIT}
+
+    def _body(self, request: Request) -> Any:
+        """What a request says, as arguments of the client."""
+        return {
+            "model": self.settings.model,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "extra_body": {self._names.get(n, n): v for n, v in self._values(request).items()},
         }
 
-    def _take(self, request: Request, reply: "Reply", broken: int) -> Sample:
+    def _take(self, request: Request, reply: Reply, broken: int) -> Sample:
         """The sample of a reply, the first after `broken` ones; raises BrokenReply."""
         finish, s = reply.finish(), self.settings
         self._check_name(reply.model, broken)
+        text = reply.text(s)
+        if tags := foreign_tags(text):
+            pair = json.dumps(tags, ensure_ascii=False)
+            raise EngineError(
+                f"{s.base_url}: {s.model} thinks in {tags[0]}…{tags[1]}, which would be judged as "
+                f"its answer: set engine.think_tags='{pair}'"
+            )
         self._answered += 1
         self._failed_in_a_row = 0
-        text = reply.text(s.think_prefill)
+        self._note(reply)
         return request.answered(s.model, text, finish, reply.prompt_tokens, reply.tokens)
+
+    def _note(self, reply: Reply) -> None:
+        """Keep what the server calls itself, each name once."""
+        row = {"model": reply.model, "system_fingerprint": reply.fingerprint}
+        if self.seen_in and (text := json.dumps(row)) not in self._seen:
+            self._seen.add(text)
+            with suppress(OSError), self.seen_in.open("a") as file:  # a full disk ends it elsewhere
+                at = datetime.now(UTC).isoformat(timespec="seconds")
+                file.write(json.dumps({"at": at, **row}) + "\n")
 
     def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
@@ -226,7 +319,7 @@ class EndpointEngine(Engine):
                 f"last with {reason}; {self._answered} were answered; finished answers are kept"
             )
 
-    def _fatal(self, status: int) -> EngineError:
+    def _fatal(self, status: int, words: str) -> EngineError:
         s, hint = self.settings, "base_url usually ends in /v1"
         if status == 404:
             with suppress(EngineError):
@@ -236,81 +329,45 @@ class EndpointEngine(Engine):
         else:
             name = s.api_key_env or "(none is named)"
             hint = f"the key is in the environment variable {name}"
-        what = f"{FATAL[status]} (HTTP {status})"
-        return EngineError(f"{what} by {s.base_url} for model {s.model}; {hint}")
-
-
-@dataclass
-class Reply:
-    """One answer as it comes in. It counts only when the endpoint said how it ended."""
-
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    model: str = ""  # the name under which the endpoint answered
-    ended: str = ""  # the endpoint's finish reason; empty: none was given
-    refusal: bool = False
-    prompt_tokens: int = 0
-    tokens: int = 0
-    """Of the answer; chunks with text, which is about the same, until the endpoint says it."""
-
-    def add(self, text: bytes | str) -> None:
-        """Take in one chunk of a stream, or the whole body; raises BrokenReply."""
-        try:
-            data: dict[str, Any] = json.loads(text)
-            self.model = self.model or str(data.get("model") or "")
-            for choice in data["choices"][:1]:
-                message = choice.get("delta") or choice.get("message") or {}
-                content = message.get("content") or ""
-                reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-                self.tokens += bool(content or reasoning)
-                self.content.append(content)
-                self.reasoning.append(reasoning)
-                self.refusal |= bool(message.get("refusal"))
-                self.ended = choice.get("finish_reason") or self.ended
-            if usage := data.get("usage"):
-                self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-                self.tokens = int(usage.get("completion_tokens") or self.tokens)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise BrokenReply("garbled JSON, or an error inside of the reply") from error
-
-    def finish(self) -> FinishReason:
-        """How the answer ended; raises BrokenReply when it did not."""
-        if not self.ended:
-            raise BrokenReply("the stream was cut")
-        if self.ended in INTERRUPTED:
-            raise BrokenReply(f"the server gave up ({self.ended})")
-        if self.refusal:
-            return "refused"
-        found = FINISHES.get(self.ended, "stop")
-        return "empty" if found == "stop" and not "".join(self.content).strip() else found
-
-    def text(self, think_prefill: str) -> str:
-        """What the judge sees: reasoning that the endpoint reports apart is put into think tags.
-
-        Reasoning that was cut before any answer stays unclosed. Where the template wrote the
-        opening tag, so that the text only closes it, the tag is put back.
-        """
-        content, reasoning = (writable("".join(t)) for t in (self.content, self.reasoning))
-        if reasoning:
-            closed = f"\n{THINK_CLOSE}\n\n" if content.strip() else ""
-            return f"{THINK_OPEN}\n{reasoning.strip()}{closed}{content}"
-        if content and think_prefill and not content.startswith(think_prefill.strip()):
-            return think_prefill + content
-        if not think_prefill and THINK_CLOSE in content and THINK_OPEN not in content:
-            return f"{THINK_OPEN}\n{content}"
-        return content
+        what = f"{FATAL[status]} (HTTP {status}) by {s.base_url} for model {s.model}"
+        return EngineError(f"{what}; {hint}; it says: {words}")
 
 
 def served_models(base_url: str, key: str = "") -> list[str]:
     """Their names, sorted. Raises EngineError in one line that holds no key."""
+    return sorted(entry["id"] for entry in _listed(base_url, key)[0])
+
+
+def described(base_url: str, model: str, key: str = "") -> dict[str, Any]:
+    """What the server says of a model in its list, without what its clock writes; empty where it
+    has no list, or not this model in it. Raises EngineError where it cannot be reached."""
+    entries, date = _listed(base_url, key, or_none=True)
+    entry = next((e for e in entries if e["id"] == model), {})
+    facts = {name: entry[name] for name in DESCRIBES if entry.get(name) is not None}
+    if isinstance(made := facts.get("created"), int) and abs(date - made) < CLOCK_S:
+        del facts["created"]
+    return facts
+
+
+def _listed(base_url: str, key: str, or_none: bool = False) -> tuple[list[dict[str, Any]], float]:
+    """The entries of /models, and when the server sent them; none where `or_none` and it refuses
+    to list them."""
     try:
         with openai.OpenAI(
             api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
         ) as client:
-            return sorted(m.id for m in client.models.list().data)
+            raw = client.models.with_raw_response.list()
+            date = raw.headers.get("date", "")
+            entries = [m.model_dump(mode="json") for m in raw.parse().data]
+            now = datetime.now(UTC)
+            with suppress(ValueError):
+                now = parsedate_to_datetime(date)
+            return [e for e in entries if isinstance(e["id"], str)], now.timestamp()
     except openai.APIStatusError as error:
+        if or_none and error.status_code < 500:
+            return [], 0.0
         hints = {**FATAL, 404: "no such URL; base_url usually ends in /v1"}
         why = f"HTTP {error.status_code} {hints.get(error.status_code, '')}".strip()
-    except (openai.APIError, ValueError, TypeError, AttributeError) as error:
+    except (openai.APIError, ValueError, TypeError, AttributeError, KeyError) as error:
         why = str(error.__cause__ or type(error).__name__)
     raise EngineError(f"{base_url} does not say which models it serves: {why}") from None

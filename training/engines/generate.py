@@ -40,12 +40,26 @@ def journal_path(out: Path) -> Path:
     return out / SCRATCH / "samples.jsonl"
 
 
+def answered_by_path(out: Path) -> Path:
+    """Lines of an endpoint: what it called itself, and when it first did."""
+    return out / SCRATCH / "answered_by.jsonl"
+
+
 def answer_places(out: Path) -> dict[Key, int]:
     """1, 2, … of the answers in the journal, in the order in which they came; none without one."""
     with suppress(FileNotFoundError), journal_path(out).open("rb") as lines:
         rows = map(orjson.loads, lines)
         return {(row["problem_id"], row["index"]): n for n, row in enumerate(rows, 1)}
     return {}
+
+
+def forget_refused(out: Path) -> None:
+    """Take the requests that were refused out of the journal: the next run asks them again."""
+    path = journal_path(out)
+    kept = [
+        x for x in path.read_bytes().splitlines(True) if orjson.loads(x)["finish_reason"] != "error"
+    ]
+    path.write_bytes(b"".join(kept))
 
 
 class Journal(AbstractContextManager["Journal"]):
@@ -182,7 +196,7 @@ def generate(
 
         with make_engine(settings, sampling, key) as engine:
             engine.tell = lambda note: report(done, total, note)
-            engine.scratch = journal_path(out).parent
+            engine.seen_in = answered_by_path(out)
             began = reported = time.monotonic()
             for sample in engine.answer(takewhile(lambda _: not spent(), requests), journal):
                 if (sample.problem_id, sample.index) in journal:
@@ -200,7 +214,12 @@ def generate(
                         reported, point = now, {"generated/tokens_per_second": rate}
                         spending = {"generated/cost": found["cost"]} if "cost" in found else {}
                         curves.append(len(journal), point | spending)
-        if waiting and not len(journal) and is_local(settings):
+        if waiting and not len(journal):
+            if not is_local(settings):
+                raise EngineError(
+                    f"{settings.base_url}: each of {len(waiting):,} requests was refused, so there "
+                    f"is no answer: {waiting[-1].text}"
+                )
             shortest = min(s.prompt_tokens for s in waiting)
             raise EngineError(
                 f"{settings.model} has no room for an answer: the shortest of "

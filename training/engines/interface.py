@@ -68,8 +68,8 @@ class Engine(AbstractContextManager["Engine"]):
     """Of the last requests: metrics of the result, which plans of later runs go by."""
     tell: Callable[[str], None] = staticmethod(lambda note: None)
     """Called with what an engine waits for that has long nothing to hand over."""
-    scratch = Path()
-    """Where it may keep what a run after a kill needs."""
+    seen_in: Path | None = None
+    """File in which an endpoint's engine notes who answered, and when."""
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         self.settings, self.sampling = settings, sampling
@@ -134,4 +134,4 @@ def ask_concurrently(
         for task in asking:
             task.cancel()
         if asking:
-            loop.run_until_complete(asyncio.wait(asking))
+            loop.run_until_complete(asyncio.gather(*asking, return_exceptions=True))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from klear.configs.settings.engines import EngineSettings
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN
 from klear.eval.families import by_example, countdown
 from klear.eval.judge.grades import Grade
 from klear.eval.records import FinishReason, Rejected, Sample, problem_id
 from klear.eval.row_files import Row, find_files, read_rows
 from klear.training.engines.interface import Engine, EngineError, Request
+from klear.training.engines.thinking import with_think_tags
 
 FAMILIES = (countdown, by_example)
 
@@ -97,7 +97,7 @@ def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]
         opened, closed = settings.think_tags
         if opened in text and closed not in text:
             finish = "length"
-        text = text.replace(opened, THINK_OPEN).replace(closed, THINK_CLOSE)
+        text = with_think_tags(text, settings.think_tags)
     for tag in settings.solution_tags or ():
         text = text.replace(tag, "")
     if settings.think_prefill and not text.lstrip().startswith(settings.think_prefill.strip()):

@@ -1,0 +1,41 @@
+"""What the way in which an answer ended says about its score: a request that was refused is not an
+answer, and neither is thinking that was cut."""
+
+from typing import Any
+
+from klear.eval.answers import THINK_CLOSE, THINK_OPEN
+from klear.eval.records import Sample, Score
+
+CUT_UNTAGGED = "truncated: it was cut at max_tokens before an answer came"
+ONLY_REASONING = "no answer: the reply ended with its reasoning"
+UNSCORED: dict[str, Any] = {
+    **dict.fromkeys(("reward", "correct", "pass_rate", "answer")), "verdict": "IE", "seconds": 0.0,
+}  # fmt: skip
+
+
+def cut_untagged(sample: Sample) -> bool:
+    """Cut at max_tokens with no think tags: whether it still thought then, nobody knows, and the
+    end of the answer never came."""
+    tags = THINK_OPEN in sample.text or THINK_CLOSE in sample.text
+    return sample.finish_reason == "length" and not tags
+
+
+def judged_text(sample: Sample) -> str:
+    """What the judge reads of a sample."""
+    if sample.finish_reason == "error":
+        return ""
+    return f"{THINK_OPEN}\n{sample.text}" if cut_untagged(sample) else sample.text
+
+
+def by_its_end(score: Score, sample: Sample) -> Score:
+    """The score of `judged_text`, with the reason that the end of the sample gives."""
+    if sample.finish_reason == "error":  # the text is what an endpoint said
+        reason = "the engine gave no answer" + f": {sample.text}" * bool(sample.text)
+        return score.model_copy(update={**UNSCORED, "reason": reason})
+    if cut_untagged(sample):
+        reason = CUT_UNTAGGED
+    elif sample.finish_reason == "empty" and sample.text.strip():
+        reason = ONLY_REASONING
+    else:
+        return score
+    return score.model_copy(update={"reason": reason}) if score.verdict == "WA" else score

@@ -1,0 +1,173 @@
+"""The forms in which endpoints answer and refuse, as texts: no server is needed to read them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from klear.configs.settings.engines import EngineSettings
+from klear.training.engines.refusals import read_refusal
+from klear.training.engines.reply import BrokenReply, Reply
+from klear.training.engines.thinking import KNOWN, foreign_tags, with_think_tags
+
+THOUGHT, SAID = "so it is 7\n\\boxed{7}", "The answer is \\boxed{7}."
+PARTS = [{"type": "text", "text": SAID[:5]}, {"type": "text", "text": SAID[5:]}]
+THINKING = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]},  # Mistral
+    {"type": "thinking", "thinking": THOUGHT, "signature": "x"},  # Anthropic, by gateways
+    {"type": "reasoning", "text": THOUGHT},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": THOUGHT}]},
+]
+
+
+def read(finish: str, **settings: Any) -> Any:
+    def of(**message: Any) -> tuple[str, str]:
+        choice = {"index": 0, "finish_reason": finish, "message": message}
+        reply = Reply()
+        reply.add(json.dumps({"model": "m", "choices": [choice]}))
+        at = {"kind": "openai", "model": "m", "base_url": "http://h"}
+        return reply.text(EngineSettings.model_validate({**at, **settings})), reply.finish()
+
+    return of
+
+
+@pytest.mark.parametrize("apart", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("finish", ["stop", "length"])
+@pytest.mark.parametrize("content", [SAID, PARTS, None, "", []])
+def test_reasoning_apart_is_thinking_whatever_content_is(apart, finish, content):
+    text, end = read(finish)(content=content, **{apart: THOUGHT})
+    answer = SAID if content in (SAID, PARTS) else ""
+    if finish == "length" and not answer:
+        assert (text, end) == (f"<think>\n{THOUGHT}", "length")
+    else:
+        assert text == f"<think>\n{THOUGHT}\n</think>\n\n{answer}"
+        assert end == ("length" if finish == "length" else "stop" if answer else "empty")
+
+
+@pytest.mark.parametrize("thinking", THINKING)
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_thinking_in_parts_is_thinking(thinking, finish):
+    assert read(finish)(content=[thinking, *PARTS]) == (
+        f"<think>\n{THOUGHT}\n</think>\n\n{SAID}", finish,
+    )  # fmt: skip
+    cut = f"<think>\n{THOUGHT}" if finish == "length" else f"<think>\n{THOUGHT}\n</think>\n\n"
+    end = "length" if finish == "length" else "empty"
+    assert read(finish)(content=[thinking]) == (cut, end)
+
+
+def test_both_names_of_reasoning_with_the_same_text_are_one_thinking():
+    text, _ = read("stop")(content=SAID, reasoning=THOUGHT, reasoning_content=THOUGHT)
+    assert text.count(THOUGHT) == 1
+
+
+@pytest.mark.parametrize("null", [{}, {"reasoning_content": None}, {"reasoning": ""}])
+@pytest.mark.parametrize("content", [SAID, PARTS])
+def test_without_reasoning_the_content_is_the_text(null, content):
+    assert read("stop")(content=content, **null) == (SAID, "stop")
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "MAX_TOKENS", "model_length"])
+def test_other_names_of_a_cut_are_a_cut(name):
+    assert read(name)(content="half") == ("half", "length")
+
+
+def test_content_that_is_neither_is_a_broken_reply():
+    with pytest.raises(BrokenReply):
+        read("stop")(content=7)
+    with pytest.raises(BrokenReply, match="an error in the reply: engine died"):
+        Reply().add('{"error": {"message": "engine died"}}')
+
+
+CUTS = {pair: (f"{pair[0]}Hm {THOUGHT}", f"{pair[0]}Hm {THOUGHT}{pair[1]}{SAID}") for pair in KNOWN}
+
+
+@pytest.mark.parametrize("pair", KNOWN)
+def test_known_tags_are_named_where_they_stand_and_become_ours_by_the_setting(pair):
+    cut, whole = CUTS[pair]
+    assert foreign_tags(cut) == foreign_tags(whole) == pair
+    settings = {"think_tags": pair}
+    for finish, text in (("stop", whole), ("length", cut)):
+        found, _ = read(finish, **settings)(content=text)
+        assert foreign_tags(found) is None
+        thinking, closed, answer = found.partition("</think>")
+        assert thinking.startswith("<think>")
+        assert "\\boxed{7}" in thinking
+        assert (bool(closed), answer.strip()) == ((True, SAID) if finish == "stop" else (False, ""))
+
+
+def test_harmony_is_read_with_all_its_channels_and_tokens():
+    raw = (
+        "<|start|>assistant<|channel|>analysis<|message|>first<|end|><|start|>assistant"
+        "<|channel|>analysis<|message|>second<|end|><|start|>assistant<|channel|>final<|message|>"
+        "```python\nprint(1)\n```<|return|>"
+    )
+    pair = foreign_tags(raw)
+    assert pair
+    text = with_think_tags(raw, pair)
+    assert text == "<think>\nfirstsecond\n</think>\n\n```python\nprint(1)\n```"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<think>\n<thinking>\n</think>7", "An analysis: assistants", "analysis of variance gives 7",
+     "Wrap it in <thinking>…</thinking>.", "</reasoning>", "7", ""],
+)  # fmt: skip
+def test_texts_that_think_in_our_tags_or_only_mention_others_are_left_alone(text):
+    assert foreign_tags(text) is None
+
+
+@pytest.mark.parametrize("text", ["hm</seed:think>7", "hm<|end_of_thought|>7", "hm[/THINK]7"])
+def test_an_end_without_a_beginning_was_opened_by_the_template(text):
+    assert foreign_tags(text)
+
+
+def body(message: str, **more: Any) -> str:
+    return json.dumps({"error": {"message": message, **more}})
+
+
+FORBIDDEN = {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not"}
+SENT = ("max_tokens", "temperature", "top_p", "seed", "stream_options", "stream")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "parameter"),
+    [
+        (body("Unsupported value: 'temperature' does not support 0.6 with this model.",
+              param="temperature", code="unsupported_value"), "Unsupported value", "temperature"),
+        (body("Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+              "'max_completion_tokens' instead.", param="max_tokens"), "instead", "max_tokens"),
+        (json.dumps({"detail": [FORBIDDEN]}), "body.seed: Extra inputs are not", "seed"),
+        (json.dumps({"object": "error", "message": {"detail": [FORBIDDEN]}}), "body.seed", "seed"),
+        (json.dumps({"detail": "top_p is not allowed"}), "top_p is not allowed", "top_p"),
+        (json.dumps({"object": "error", "message": "Unknown field: stream_options", "code": 400}),
+         "Unknown field", "stream_options"),
+        ("<html><body><h1>400</h1>seed: unknown parameter</body></html>", "400 seed: unknown",
+         "seed"),
+        (body("This model's maximum context length is 4096 tokens.", param="messages"),
+         "4096", None),
+        (body("Your prompt about the temperature of a seed was flagged"), "flagged", None),
+        ('{"error": "no"}', "no", None),
+        ("", "", None),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_refusal_and_the_parameter_it_means(text, words, parameter):
+    refusal = read_refusal(text)
+    assert words in refusal.words
+    assert "\n" not in refusal.words
+    assert refusal.parameter(SENT) == parameter
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "context"),
+    [
+        ("max_tokens is too large: 32768. This model supports at most 16384 completion tokens, "
+         "whereas you provided 32768.", 16384, None),
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192, None),
+        ("max_tokens must be at most 16,384", 16384, None),
+        ("'max_tokens' is too large: 32768. This model's maximum context length is 16384 tokens "
+         "and your request has 120 input tokens", 16384, 16384),
+    ],
+)  # fmt: skip
+def test_the_limit_that_a_refusal_names(words, limit, context):
+    refusal = read_refusal(body(words))
+    assert (refusal.limit_below(32768), refusal.context) == (limit, context)
