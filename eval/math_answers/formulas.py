@@ -37,7 +37,7 @@ _DIGITS, _DIGITS_AT_A_POINT, _MOST_DIGITS = 1200, 120, 20_000
 _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
 _SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
-_ENOUGH_POINTS = 12
+_ENOUGH_POINTS = 20
 _MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
 
 warnings.filterwarnings("ignore")

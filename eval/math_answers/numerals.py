@@ -50,6 +50,8 @@ def in_digits(text: str) -> str:
     if not re.search(rf"[a-z{HAN}]", text, re.IGNORECASE):
         return text
     stripped = text.strip().rstrip(".。")
+    if match := re.fullmatch(r"(?:minus|negative)\s+(\d+(?:\.\d+)?)", stripped, re.IGNORECASE):
+        return f"-{match[1]}"
     if match := _CHINESE.fullmatch(stripped):
         return _from_chinese(match) or text
     if not (match := _NUMBER.fullmatch(" ".join(stripped.replace("\N{HYPHEN}", "-").split()))):

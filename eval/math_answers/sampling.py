@@ -18,7 +18,7 @@ Point = dict[Any, Any]
 _OF_WHOLE_NUMBERS = (sympy.floor, sympy.ceiling, sympy.factorial, sympy.factorial2, sympy.binomial)
 _PIECEWISE = (sympy.Abs, sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.sign)
 _WHOLE, _COMPLEX = frozenset("jklmnN"), frozenset("zwZ")
-_RANGES = ((300, 2900), (30, 900), (3_000, 40_000), (10, 99))  # in 997ths
+_RANGES = ((300, 2900), (3_000, 40_000), (30, 900), (100_000, 900_000), (1, 30))  # in 997ths
 _SMALLEST_WHOLES = 16
 _LARGE_WHOLES = (23, 24, 29, 36, 49, 60, 96)
 
@@ -39,6 +39,9 @@ class Domain:
         self._only_wholes = {
             s for s in self.symbols if s.name[0] in _WHOLE and any(map(_counts, formulas))
         }
+        self._powers = any(  # 40^{40} takes too many digits
+            part.args[-1].free_symbols for f in formulas for part in f.atoms(Pow, sympy.exp)
+        )
         pieces = self.restricted or any(f.has(*_PIECEWISE) for f in formulas)
         self._points = 8 if pieces and len(self.symbols) > 1 else 4 if pieces else 3
 
@@ -52,8 +55,9 @@ class Domain:
         if not self.restricted:
             signs = self._at(_RANGES[0])
             yield {s: value * (-1) ** n for n, (s, value) in enumerate(signs.items(), 1)}
-        for span in _RANGES[1:] if self.restricted else ():
-            for symbol in (None, None, *self.symbols[:3]):
+        spans = (_RANGES[2:3] if self._powers else _RANGES[1:]) if self.restricted else ()
+        for span in spans:
+            for symbol in (None, *self.symbols[:3]):
                 yield self._at(span, symbol)
         if self._only_wholes or self._wholes:
             yield from self._whole_points()

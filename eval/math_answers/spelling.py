@@ -142,11 +142,13 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
     if match := _UNITS.search(text):
         behind = re.sub(r"\}\s*\{", "/", match[1].replace(r"\cdot", " "))
         behind = re.sub(r"\\frac|[{}^]", "", re.sub(TEXT, r"\1", behind)).strip().strip(".")
-        known = words.unit_named(behind.lower())
+        known = words.unit_named(behind)
         if behind and (known or words.is_unit(behind.lower())):
             return text[: match.start()].strip(), known
     elif (match := _TRAILING_UNIT.match(text)) and (behind := match[2].strip(".")):
-        known = words.unit_named(behind.lower() + (match[3] or ""))
+        prefixed = len(behind) > 1 and not behind.islower()  # 5 kJ; 5nm may be a product
+        named = behind if prefixed else behind.lower()
+        known = words.unit_named(named + (match[3] or ""), prefixed)
         symbol = len(behind) > 1 or behind.islower() or behind == known  # 5M are no metres
         if symbol and (known or (_COUNTED.fullmatch(behind) and words.is_unit(behind))):
             return match[1].strip(), known

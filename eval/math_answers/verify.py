@@ -17,12 +17,12 @@ import math
 import re
 import string
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers.dates import date_of
-from klear.eval.math_answers.rules.rules import Asked
+from klear.eval.math_answers.rules.rules import Asked, Rule, first_decision
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
 from klear.eval.math_answers.words import (
     COMMON_WORDS,
@@ -68,6 +68,17 @@ _HALVES_OF_DAY = ("am", "pm")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _ANNOUNCED = re.compile(r"^(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?\s*:?\s*", re.I)
 _WORDS = re.compile(rf"^(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' .-]*$|^[{HAN}]+$")  # no product like xy
+
+
+@dataclass(frozen=True)
+class Quick:
+    """A pair for the rules that need no sympy: as written, and as spelled."""
+
+    gold: str
+    answer: str
+    theirs: Spelled
+    ours: Spelled
+    asked: Asked
 
 
 _ASKING = re.compile(
@@ -136,14 +147,7 @@ def quick_verdict(gold: str, answer: str, asked: Asked = "") -> Judgement | None
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
     if same_text and same_kinds(gold, answer, theirs.body):
         return Judgement("AC", "equal after normalisation")
-    plain = [re.sub(TEXT, r" \1 ", side) for side in (gold, answer)]
-    return (
-        _quick_date(gold, answer)
-        or _quick_truth(*plain)
-        or _quick_choice(ours.body, theirs.body, asked)
-        or _quick_time(ours, theirs)
-        or _quick_number(ours, theirs)
-    )
+    return first_decision(RULES, Quick(gold, answer, theirs, ours, asked))
 
 
 def same_kinds(gold: str, answer: str, body: str) -> bool:
@@ -157,6 +161,10 @@ def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
     r"""Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
     are 60, if the gold says nothing of dozens, and 0.5\% are 0.005 beside 0.5."""
     theirs, ours = spell(gold), spell(answer)
+    if re.search(r"(?<![A-Za-z\\])i(?![A-Za-z])", theirs.body) and not re.search(
+        r"(?<![A-Za-z\\])[ik](?![A-Za-z])", ours.body
+    ):  # 3+4j, as engineers and Python write it
+        ours = replace(ours, body=re.sub(r"(?<=\d)j(?![A-Za-z])", "i", ours.body))
     count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
     ratio = unit_ratio(ours.unit, theirs.unit) if ours.unit != theirs.unit else None
     if ours.unit and (count is None) != (other is None):  # 5 million are 5000000 dollars
@@ -188,7 +196,8 @@ def _packed(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
 
 
-def _quick_choice(ours: str, theirs: str, asked: Asked) -> Judgement | None:
+def _quick_choice(pair: Quick) -> Judgement | None:
+    ours, theirs = pair.ours.body, pair.theirs.body
     choice = re.fullmatch(r"\(?([A-J])\)?", theirs)
     ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
     if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
@@ -196,8 +205,14 @@ def _quick_choice(ours: str, theirs: str, asked: Asked) -> Judgement | None:
         said = match[2] or ""
         hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
         return _decided(match[1] == choice[1] and not hedges, "choice")
-    if not asked and (several := _choices(theirs)) and several == _choices(ours):
+    if not pair.asked and (several := _choices(theirs)) and several == _choices(ours):
         return Judgement("AC", "choices")
+    return None
+
+
+def _quick_words(pair: Quick) -> Judgement | None:
+    """Words without case and article; what means the same has one wording in words.toml."""
+    ours, theirs = pair.ours.body, pair.theirs.body
     a, b = _said(ours), _said(theirs)
     if a != b and _is_product(a) and sorted(a) == sorted(b):
         return None
@@ -228,20 +243,21 @@ def _said(text: str) -> str:
     return common_word(text) if _WORDS.match(text) else ""
 
 
-def _quick_truth(theirs: str, ours: str) -> Judgement | None:
+def _quick_truth(pair: Quick) -> Judgement | None:
     """Yes and no, whatever reason is given; `yes or no` is neither."""
-    gold, answer = truth_of(theirs), truth_of(ours)
+    gold, answer = (truth_of(re.sub(TEXT, r" \1 ", side)) for side in (pair.gold, pair.answer))
     return _decided(gold == answer, "yes or no") if gold and answer else None
 
 
-def _quick_date(gold: str, answer: str) -> Judgement | None:
+def _quick_date(pair: Quick) -> Judgement | None:
     """Weekdays, months and dates in every order."""
-    date = date_of(gold)
-    return _decided(date == date_of(answer), "date") if date else None
+    date = date_of(pair.gold)
+    return _decided(date == date_of(pair.answer), "date") if date else None
 
 
-def _quick_time(ours: Spelled, theirs: Spelled) -> Judgement | None:
+def _quick_time(pair: Quick) -> Judgement | None:
     """10:40 is a time, for nobody leaves the ratio 1:4 so; 2023-05-06 is no difference."""
+    theirs, ours = pair.theirs, pair.ours
     half = theirs.unit or ours.unit
     gold, answer = (_clock(side.body, half) for side in (theirs, ours))
     if gold and (half in _HALVES_OF_DAY or math.gcd(*gold) > 1):
@@ -264,7 +280,8 @@ def other_angle(ours: Spelled, theirs: Spelled) -> bool:
     return ("°", "rad") in ((theirs.mark, ours.unit), (ours.mark, theirs.unit))
 
 
-def _quick_number(ours: Spelled, theirs: Spelled) -> Judgement | None:
+def _quick_number(pair: Quick) -> Judgement | None:
+    theirs, ours = pair.theirs, pair.ours
     a, b = _rational(ours.body), _rational(theirs.body)
     if a is None or b is None:
         return None
@@ -289,3 +306,25 @@ def _rounds_to(exact: Fraction, gold: str) -> bool:
     error = rounding_error(gold)
     endless = 10 ** exact.denominator.bit_length() % exact.denominator != 0
     return error is not None and endless and abs(exact - Fraction(gold)) <= error
+
+
+RULES = (
+    # Dates hold commas and digits, and a reason may hold anything: both before words and numbers.
+    Rule("Dates, weekdays, months", _quick_date,
+         (("March 14, 2025", "2025-03-14"), ("Wednesday", "Wed."), ("星期三", "周三")),
+         (("March 14", "March 15"),)),
+    Rule("Yes and no, true and false", _quick_truth,
+         ((r"\text{Yes}", "Yes, it is possible"), ("否", "不是")),
+         (("Yes", "Yes or no"), ("Yes", "Yes, but only if n is even"), ("true", "not true"))),
+    # A single letter is a choice before it is a word.
+    Rule("Choices", _quick_choice,
+         (("B", "(B) 12"), ("ACD", "A, C and D")), (("B", "B or C"), ("ACD", "AC"))),
+    Rule("Words", _quick_words,
+         ((r"\text{convergent}", r"\text{The series converges}"), ("无解", "没有解"),
+          (r"\text{no solution}", r"\emptyset")),
+         (("rational", "irrational"), ("converges absolutely", "converges"))),
+    # A time looks like a ratio, and a ratio like no number.
+    Rule("Times", _quick_time, (("3:45 PM", "15:45"),), (("15:45", "3:45"),)),
+    Rule("Integers, fractions, decimals", _quick_number,
+         (("0.5", r"\frac12"), ("-3", "negative three")), (("12", "-12"), (r"\frac13", "0.33"))),
+)  # fmt: skip

@@ -119,21 +119,40 @@ def _alters(
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 _NAMES = {"mph": "mi/h", "kph": "km/h"}
-for _kind, _units in tomllib.loads(
-    Path(__file__).with_name("units.toml").read_text("utf-8")
-).items():
+_TABLE = tomllib.loads(Path(__file__).with_name("units.toml").read_text("utf-8"))
+_PREFIXED = _TABLE.pop("symbols")
+for _kind, _units in _TABLE.items():
     for _unit, (_size, *_names) in _units.items():
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
         _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
+_SYMBOLS = {
+    name: name  # C and F are degrees as often as coulombs
+    for name in (*_PREFIXED["symbols"].split(), "um", "nm", "ug", "us", "ns")
+    if name not in ("C", "F")
+}
+for (_prefix, _word), _size in zip(
+    _PREFIXED["prefixes"].items(), (12, 9, 6, 3, -2, -3, -6, -9, -12), strict=True
+):
+    for _unit in (*_PREFIXED["symbols"].split(), "ohm"):
+        _kind, _one = _UNITS[_unit]
+        _UNITS[_prefix + _unit] = _kind, _one * Fraction(10) ** _size
+        _SYMBOLS[_prefix + _unit] = _prefix + _unit
+    for _name in _PREFIXED["words"].split():
+        _NAMES |= dict.fromkeys((_word + _name, f"{_word}{_name}s"), _prefix + _NAMES[_name])
 _POWER = re.compile(r"\b(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
 _FACTOR = re.compile(rf"([a-z{HAN}]++)\s*\^?\s*\{{?(-?\d)?\}}?\s*")
 _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|and\b)?\s*"
 
 
-def unit_named(words: str) -> str:
-    """The unit that lower-case words are, or empty: `m/s` of `meters per second` and `m s-1`."""
-    words = words.strip().strip(".").translate(str.maketrans("²³", "23"))
+def unit_named(words: str, symbols: bool = True) -> str:
+    """The unit that words are, or empty: `m/s` of `meters per second` and `m s-1`. Only with the
+    case of its symbol a prefix counts: mW is no MW."""
+    words = words.strip().strip(".").translate(str.maketrans("²³Ωµμ", "23\u03a9uu"))
+    words = words.replace("\u03a9", "ohm").replace(r"\Omega", "ohm")
+    if symbols and words in _SYMBOLS:
+        return _SYMBOLS[words]
+    words = words.lower()
     if size_of_count(first := _NAMES.get(words.partition(" ")[0], "")):  # of `million dollars`
         return first
     words = _POWER.sub(lambda m: m[2] + ("2" if m[1] else "3"), words)
@@ -194,7 +213,7 @@ def size_of_count(unit: str) -> Fraction | None:
 
 
 _SUBJECT = re.compile(
-    rf"(?:(?:the|this|that|a)\s+)?(?:\w+\s+)?{_any(WORDS['subject'])}\s+"
+    rf"(?:(?:the|this|that|a)\s+)?(?:(?:given|improper|infinite|original|resulting)\s+)?{_any(WORDS['subject'])}\s+"
     r"(?:(?:is|are|was|has|will be|must be)\s+)?(?:(?:an?|the)\s+)?(?=\w)"
 )
 _NOTHING = re.compile(
