@@ -161,10 +161,10 @@ def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
     r"""Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
     are 60, if the gold says nothing of dozens, and 0.5\% are 0.005 beside 0.5."""
     theirs, ours = spell(gold), spell(answer)
-    if re.search(r"(?<![A-Za-z\\])i(?![A-Za-z])", theirs.body) and not re.search(
-        r"(?<![A-Za-z\\])[ik](?![A-Za-z])", ours.body
-    ):  # 3+4j, as engineers and Python write it
-        ours = replace(ours, body=re.sub(r"(?<=\d)j(?![A-Za-z])", "i", ours.body))
+    if not re.search(r"(?<![A-Za-z\\])[ik](?![A-Za-z])", theirs.body) and re.search(
+        r"(?<![A-Za-z\\])i(?![A-Za-z])", ours.body
+    ):  # a gold 3+4j, as Python prints it; the j of an answer may be a letter
+        theirs = replace(theirs, body=re.sub(r"(?<=\d)j(?![A-Za-z])", "i", theirs.body))
     count, other = size_of_count(ours.unit), size_of_count(theirs.unit)
     ratio = unit_ratio(ours.unit, theirs.unit) if ours.unit != theirs.unit else None
     if ours.unit and (count is None) != (other is None):  # 5 million are 5000000 dollars

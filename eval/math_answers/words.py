@@ -118,7 +118,7 @@ def _alters(
 
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
-_NAMES = {"mph": "mi/h", "kph": "km/h"}
+_NAMES: dict[str, str] = {"mph": "mi/h", "kph": "km/h"}
 _TABLE = tomllib.loads(Path(__file__).with_name("units.toml").read_text("utf-8"))
 _PREFIXED = _TABLE.pop("symbols")
 for _kind, _units in _TABLE.items():
@@ -139,7 +139,7 @@ for (_prefix, _word), _size in zip(
         _UNITS[_prefix + _unit] = _kind, _one * Fraction(10) ** _size
         _SYMBOLS[_prefix + _unit] = _prefix + _unit
     for _name in _PREFIXED["words"].split():
-        _NAMES |= dict.fromkeys((_word + _name, f"{_word}{_name}s"), _prefix + _NAMES[_name])
+        _NAMES[_word + _name] = _NAMES[f"{_word}{_name}s"] = _prefix + _NAMES[_name]
 _POWER = re.compile(r"\b(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
 _FACTOR = re.compile(rf"([a-z{HAN}]++)\s*\^?\s*\{{?(-?\d)?\}}?\s*")
 _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|and\b)?\s*"

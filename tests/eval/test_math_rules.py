@@ -14,7 +14,7 @@ import pytest
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers import verify
 from klear.eval.math_answers.rules import readings, regions, scalars, shapes
-from klear.eval.math_answers.rules.rules import Rule
+from klear.eval.math_answers.rules.rules import Asked, Rule
 from klear.eval.math_answers.verify import asked_for, quick_verdict
 from klear.eval.math_answers.worker import run
 
@@ -30,7 +30,7 @@ RULES = (
 )
 
 
-def verdict_of(gold: str, answer: str, asked="") -> str:
+def verdict_of(gold: str, answer: str, asked: Asked = "") -> str:
     return (quick_verdict(gold, answer, asked) or run(gold, answer, asked)).verdict
 
 

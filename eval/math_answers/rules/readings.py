@@ -29,7 +29,7 @@ READINGS = (
     Rule("Units, percent and degrees", spell_both,
          (("90 minutes", "1.5 hours"), (r"5\text{ kJ}", r"5000\text{ J}"),
           (r"12\text{ cm}^2", "12"),
-          ("0.125", r"12.5\%"), (r"60^\circ", r"\frac{\pi}{3}"), ("3+4i", "3+4j")),
+          ("0.125", r"12.5\%"), (r"60^\circ", r"\frac{\pi}{3}"), ("3+4j", "3+4i")),
          ((r"5\text{ kJ}", r"5\text{ J}"), (r"2\,\mathrm{MW}", r"2\,\mathrm{mW}"),
           ("0.5", r"0.5\%"))),
     # And at last what the parser of formulas would misread.
