@@ -6,6 +6,11 @@ fetches the peer's wheel (no dependencies, into a folder outside the repository)
 program of the corpus with it, and prints {"passed", "tests", "cpu_s"} as JSON; the CPU time is that
 of this process and of all it started. It fails where the wheel cannot be fetched.
 
+    python tests/bench/judge_peers.py math < pairs.json
+
+judges pairs of math answers ({"gold", "answer", "want": ["AC"] or ["WA"]}) with klear, math-verify
+and two graders of verl, and prints a row of Markdown for each.
+
 - livecodebench: `check_correctness` of LiveCodeBench's runner, in the wheel of lighteval;
 - prime_code: `check_correctness` of verl's, given all tests of a program at once.
 """
@@ -15,9 +20,12 @@ import importlib
 import json
 import multiprocessing
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +74,74 @@ def check_correctness(name: str) -> Callable[[dict[str, Any]], list[Any]]:
     return judge
 
 
+def math_graders() -> dict[str, Callable[[str, str], bool]]:
+    """Whether a grader takes an answer for right: gold and answer → yes or no."""
+    import math_verify
+
+    from klear.eval.answers import extract_boxed
+    from klear.eval.math_answers.verify import quick_verdict
+    from klear.eval.math_answers.worker import run
+
+    folder = PEERS / WHEELS["prime_code"]
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder)]
+    subprocess.run([*command, WHEELS["prime_code"]], check=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        inside = [m for m in archive.namelist() if m.startswith("verl/utils/reward_score/")]
+        archive.extractall(folder, inside)
+    for name in ("verl", "verl.utils", "verl.utils.reward_score"):  # without what they import
+        package = sys.modules[name] = types.ModuleType(name)
+        package.__path__ = [str(folder / name.replace(".", "/"))]
+    dapo, reward = (
+        importlib.import_module(f"verl.utils.reward_score.{name}")
+        for name in ("math_dapo", "math_reward")
+    )
+
+    def boxed(answer: str) -> str:
+        return answer if "boxed" in answer else rf"\boxed{{{answer}}}"
+
+    def klear(gold: str, answer: str) -> bool:
+        extracted = extract_boxed(boxed(answer)).answer or ""
+        return (quick_verdict(gold, extracted) or run(gold, extracted)).verdict == "AC"
+
+    def verify(gold: str, answer: str) -> bool:
+        theirs, ours = [
+            math_verify.parse(text, parsing_timeout=0) for text in (f"${gold}$", boxed(answer))
+        ]
+        return bool(math_verify.verify(theirs, ours, timeout_seconds=0))
+
+    return {
+        "klear": klear,
+        "math-verify": verify,
+        "verl math_dapo": lambda gold, answer: bool(
+            dapo.compute_score(boxed(answer), gold, strict_box_verify=True)["acc"]
+        ),
+        "verl math_reward": lambda gold, answer: reward.compute_score(boxed(answer), gold) > 0,
+    }
+
+
+def compare_math() -> None:
+    pairs = [pair for pair in json.load(sys.stdin) if pair["want"] in (["AC"], ["WA"])]
+    print(f"| {len(pairs)} pairs | wrong refusals | wrong acceptances | median, ms |")
+    print("|---|---|---|---|")
+    for name, grade in math_graders().items():
+        refused = accepted = 0
+        times = list[float]()
+        for pair in pairs:
+            started = time.process_time()
+            try:
+                right = grade(pair["gold"], pair["answer"])
+            except Exception:  # a grader that fails gives no reward
+                right = False
+            times.append(time.process_time() - started)
+            refused += not right and pair["want"] == ["AC"]
+            accepted += right and pair["want"] == ["WA"]
+        print(f"| {name} | {refused} | {accepted} | {1000 * statistics.median(times):.2g} |")
+
+
 def main(name: str) -> None:
+    if name == "math":
+        return compare_math()
     corpus = json.load(sys.stdin)
     judge = check_correctness(name)
     judge(corpus[0])  # imports
