@@ -10,14 +10,14 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState, init_empty_weights
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, is_peft_model
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -31,7 +31,7 @@ from transformers import (
 
 from klear.configs.files import replace_text
 from klear.configs.settings.base import Settings, flat, key_of
-from klear.configs.settings.training import RLSettings, SFTSettings
+from klear.configs.settings.training import LoraSettings, RLSettings, SFTSettings
 from klear.eval.records import Record
 from klear.training.layout import CHAT_FILE, TRAINED_QUESTION
 from klear.training.render import ChatFormat, chat_format, keeps_text
@@ -43,7 +43,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LINEAGE, CARD = "lineage.json", "README.md"
 SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning_rate", "epochs",
          "steps", "prompts_per_step", "rollouts_per_prompt", "mini_batch_prompts", "max_length",
-         "max_tokens")  # fmt: skip
+         "max_tokens", "lora.rank", "lora.alpha")  # fmt: skip
 
 
 class TrainingStep(Record):
@@ -147,14 +147,35 @@ def load_to_train(
     """Model, and how it is asked; raises ValueError where its answers could not be trained on.
 
     Computed in 16 bits (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
+    Under adapters weights are never updated: in bf16 they stay as they are stored.
     """
     chat = chat_format(folder, load_tokenizer(folder), s.chat_template_kwargs)
-    model = load_model(folder, attention=s.runtime.attention, dtype="float32")
+    dtype = "auto" if s.lora and s.runtime.precision == "bf16" else "float32"
+    model = load_model(folder, attention=s.runtime.attention, dtype=dtype)
     check_weights(model, f"{folder} cannot be trained: take another model, or make it again")
     embedding: Any = model.get_input_embeddings()
     if getattr(embedding, "padding_idx", None) in chat.stops:
         embedding.padding_idx = None  # an end of turn that pads, too, would have no gradient
     return model, chat
+
+
+def adapters(model: PreTrainedModel, s: LoraSettings | None) -> Any:
+    """The LoraConfig for TRL's trainers; raises ValueError for a target that the model lacks."""
+    if s is None:
+        return None
+    from peft import LoraConfig
+
+    layers = {n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)}
+    if missing := [name for name in s.targets if name not in layers]:
+        raise ValueError(f"lora.targets: {missing} are none of its layers, {sorted(layers)}")
+    targets = list(s.targets) or "all-linear"  # but the output head
+    return LoraConfig(
+        r=s.rank,
+        lora_alpha=s.alpha,  # pyright: ignore[reportArgumentType]
+        lora_dropout=s.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
 
 
 def broken_weights(model: nn.Module) -> list[str]:
@@ -217,7 +238,7 @@ def save_trained(
     first = trainer.is_world_process_zero()
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     if first:
-        whole = plain(model, weights)
+        whole = plain(base_of(model), weights)
         whole = whole.to(DTYPES[precision])  # pyright: ignore[reportArgumentType]
         how = chat_template_kwargs, TRAINED_QUESTION
         save_model(whole, trainer.processing_class, folder, lineage, *how)
@@ -234,6 +255,8 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
             "would read the other: set topology.sharding and the number of processes back to what "
             f"they were, or remove {checkpoint.parent} to begin this stage again"
         )
+    if trainer.is_fsdp_enabled and is_peft_model(trainer.model):
+        raise ValueError("lora is for weights that are not sharded: set topology.sharding=none")
 
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention", "mlp", "moe"}
@@ -294,15 +317,47 @@ def gradients_in_fp32(trainer: Any) -> None:
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:
     """The policy as a plain model: processes that sample do not wait for each other's answers.
-    Where weights are spread there must be room for all of them beside the shards."""
+    Where weights are spread or have adapters, there must be room for all of them beside those."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    return plain(model, dict(gathered(model))) if trainer.is_fsdp_enabled else model
+    if trainer.is_fsdp_enabled or is_peft_model(model):
+        return plain(base_of(model), dict(gathered(model)))
+    return model
 
 
-def gathered(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """Every weight whole, one after the other; all processes must exhaust it."""
-    for name, weight in model.state_dict().items():
+def base_of(model: Any) -> PreTrainedModel:
+    """The model itself, without what peft put around it."""
+    return model.get_base_model() if is_peft_model(model) else model
+
+
+def gathered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight whole, one after the other; all processes must exhaust it. One with an adapter
+    is merged, in fp32; peft's own merge and unmerge would leave it rounded."""
+    base, layer = base_of(model), ".base_layer."
+    for name, weight in base.state_dict().items():
+        if ".lora_" in name:
+            continue
+        if layer in name:
+            path, _, last = name.partition(layer)
+            tuned: Any = base.get_submodule(path)
+            if last == "weight":
+                delta = sum(tuned.get_delta_weight(adapter) for adapter in tuned.active_adapters)
+                weight = (weight.float() + delta).to(weight.dtype)
+            name = f"{path}.{last}"
         yield name, weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+@contextmanager
+def unchanged_weights(model: Any) -> Iterator[None]:
+    """While peft merges adapters into the weights of `model` and takes them out again: what it
+    leaves is rounded, and a run that was resumed would begin from other weights."""
+    layers = [m.base_layer.weight for m in model.modules() if hasattr(m, "base_layer")]
+    before = [weight.detach().to("cpu", copy=True) for weight in layers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, kept in zip(layers, before, strict=True):
+                weight.copy_(kept)
 
 
 def plain(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:

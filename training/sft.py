@@ -229,6 +229,7 @@ def build_trainer(
         train_dataset=rows.add_item(filler),  # type: ignore[arg-type]
         processing_class=tokenizer,
         callbacks=[StableCheckpoints()],
+        peft_config=models.adapters(model, s.lora),
         optimizers=(optimizer, None),
         plan=plan,
     )

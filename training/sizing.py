@@ -16,7 +16,7 @@ from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.engines import EngineRuntime
 from klear.configs.settings.pipeline import SAMPLERS, STAGES, Pipeline
 from klear.configs.settings.topology import Topology
-from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from klear.configs.settings.training import BaseModelSettings, LoraSettings, RLSettings, SFTSettings
 
 GIB = 1024**3
 BF16, FP32 = 2, 4
@@ -58,6 +58,18 @@ class ModelFacts:
     def parameters(self) -> int:
         """All parameters. Qwen3-8B: 36 · 192,946,432 + 1,244,663,808 = 8,190,735,360."""
         return self.layers * self.layer_parameters + self.outer_parameters
+
+    def adapted(self, s: LoraSettings) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of the layers of a block that have an adapter."""
+        h, f, d = self.hidden, self.mlp, self.head_dim
+        query, value = (h, self.heads * d), (h, self.kv_heads * d)
+        sizes = {"q_proj": query, "k_proj": value, "v_proj": value, "o_proj": query[::-1]}
+        sizes |= {"gate_proj": (h, f), "up_proj": (h, f), "down_proj": (f, h)}
+        return {name: size for name, size in sizes.items() if name in (s.targets or sizes)}
+
+    def adapter_parameters(self, s: LoraSettings) -> int:
+        """r · (inputs + outputs) of each. Qwen3-8B, all layers: 36 · 75,776 · r."""
+        return self.layers * s.rank * sum(map(sum, self.adapted(s).values()))
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
         """Keys and values of one token on one GPU in bf16: 2 · L · KV · d · 2, the heads shared by
@@ -101,28 +113,54 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def state_bytes(facts: ModelFacts, world: int = 1, *, sharded: bool = True) -> dict[str, int]:
+def state_bytes(
+    facts: ModelFacts,
+    world: int = 1,
+    *,
+    sharded: bool = True,
+    lora: LoraSettings | None = None,
+    frozen: int = BF16,
+) -> dict[str, int]:
     """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of every
     parameter 8·N, each divided by W under FSDP2; Muon has less. DDP has all of it on each GPU, and
     buckets of gradients beside them (`gradient_as_bucket_view=False`, which accelerate leaves as it
-    is). Qwen3-8B on 32 GPUs: 4.1e9."""
-    whole, share = FP32 * facts.parameters, world if sharded else 1
-    state = {"weights": whole, "gradients": whole, "optimizer": 2 * whole}
-    parts = {name: -(-size // share) for name, size in state.items()}
-    return parts if share == world else {**parts, "DDP buckets": whole}
+    is). Qwen3-8B on 32 GPUs: 4.1e9. With adapters it is their parameters that are trained, beside
+    weights of `frozen` bytes each."""
+    trained = FP32 * (facts.adapter_parameters(lora) if lora else facts.parameters)
+    whole, share = {"weights": trained, "gradients": trained, "optimizer": 2 * trained}, 1
+    if lora:
+        whole = {
+            "frozen weights": frozen * facts.parameters,
+            "adapters": whole.pop("weights"),
+        } | whole
+    elif sharded:
+        share = world
+    parts = {name: -(-size // share) for name, size in whole.items()}
+    return parts if share == world else {**parts, "DDP buckets": trained}
 
 
-def layer_bytes(facts: ModelFacts, tokens: int) -> int:
+def layer_bytes(facts: ModelFacts, tokens: int, lora: LoraSettings | None = None) -> int:
     """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per token:
     16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
-    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8."""
+    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8. An adapter saves its
+    own copy of its inputs, and the r numbers between A and B."""
     d = facts.head_dim
     heads = (10 * d + 8) * facts.heads + (10 * d + 4) * facts.kv_heads
-    return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8)
+    own = (
+        sum(BF16 * (inputs + lora.rank) for inputs, _ in facts.adapted(lora).values())
+        if lora
+        else 0
+    )
+    return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8 + own)
 
 
 def activation_bytes(
-    facts: ModelFacts, tokens: int, residual_bytes: int = BF16, *, checkpointing: bool = True
+    facts: ModelFacts,
+    tokens: int,
+    residual_bytes: int = BF16,
+    *,
+    checkpointing: bool = True,
+    lora: LoraSettings | None = None,
 ) -> dict[str, int]:
     """The parts that grow with the micro-batch: of layers and head, which take turns, the larger.
 
@@ -134,7 +172,7 @@ def activation_bytes(
     """
     tile = min(HEAD_TILE, tokens * facts.vocabulary)
     head = 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
-    layer = layer_bytes(facts, tokens)
+    layer = layer_bytes(facts, tokens, lora)
     backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
     if checkpointing:
         kept = facts.layers * tokens * facts.hidden * residual_bytes
@@ -143,7 +181,15 @@ def activation_bytes(
 
 
 def training_bytes(
-    facts: ModelFacts, tokens: int, world: int, *, sharded: bool, checkpointing: bool, several: bool
+    facts: ModelFacts,
+    tokens: int,
+    world: int,
+    *,
+    sharded: bool,
+    checkpointing: bool,
+    several: bool,
+    lora: LoraSettings | None = None,
+    frozen: int = BF16,
 ) -> dict[str, int]:
     """The parts on one GPU while a micro-batch of so many tokens is trained on.
 
@@ -152,15 +198,21 @@ def training_bytes(
     gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
     """
     gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
-    residuals = BF16 if sharded else FP32
+    residuals = BF16 if sharded or (lora and frozen == BF16) else FP32
+    cast = facts.adapter_parameters(lora) if lora and frozen == BF16 else facts.parameters
     parts = {
-        **state_bytes(facts, world, sharded=sharded),
-        "bf16 copies": BF16 * (gathered if sharded else facts.parameters),
-        **activation_bytes(facts, tokens, residuals, checkpointing=checkpointing),
+        **state_bytes(facts, world, sharded=sharded, lora=lora, frozen=frozen),
+        "bf16 copies": BF16 * (gathered if sharded else cast),
+        **activation_bytes(facts, tokens, residuals, checkpointing=checkpointing, lora=lora),
     }
     return (
         {**parts, "unreduced gradients": FP32 * facts.parameters} if sharded and several else parts
     )
+
+
+def frozen_bytes(s: SFTSettings | RLSettings) -> int:
+    """Of a weight under adapters, which `training.models.load_to_train` leaves in bf16."""
+    return BF16 if s.runtime.precision == "bf16" else FP32
 
 
 class DoesNotFit(ValueError):
@@ -202,8 +254,9 @@ class Fit:
         sharded = self.topology.sharding != "none" and world > 1
         recomputed = s.runtime.gradient_checkpointing
         parts = training_bytes(
-            facts, tokens, world, sharded=sharded, checkpointing=recomputed, several=step > tokens
-        )
+            facts, tokens, world, sharded=sharded, checkpointing=recomputed, several=step > tokens,
+            lora=s.lora, frozen=frozen_bytes(s),
+        )  # fmt: skip
         parts["CUDA"] = CUDA_CONTEXT
         if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
             parts["vLLM asleep"] = VLLM_ASLEEP
@@ -214,15 +267,17 @@ class Fit:
         self.sum_up(f"training, {tokens:,} tokens at once", parts, cure)
 
     def add_generation_beside(
-        self, name: str, facts: ModelFacts, r: EngineRuntime, world: int
+        self, name: str, facts: ModelFacts, s: RLSettings, world: int
     ) -> None:
         """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
+        r = s.engine_runtime
         self.refuse_if(
             world % r.tensor_parallel,
             f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
             "which share one vLLM",
         )
-        state = state_bytes(facts, world, sharded=self.topology.sharding != "none")
+        sharded = self.topology.sharding != "none"
+        state = state_bytes(facts, world, sharded=sharded, lora=s.lora, frozen=frozen_bytes(s))
         parts = {
             "training state": sum(state.values()),
             "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
@@ -325,6 +380,6 @@ def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     fit.add_training(facts, s, world, longest, answers * longest)
     if s.engine == "vllm_colocate":  # which is not asked for a max_model_len
         name = f"{stage}.engine_runtime"
-        fit.add_generation_beside(name, facts, s.engine_runtime, world)
+        fit.add_generation_beside(name, facts, s, world)
         fit.add_generation(name, facts, s.engine_runtime, longest)
     return fit

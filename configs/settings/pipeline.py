@@ -155,6 +155,17 @@ class Pipeline(Settings):
                 raise ValueError(f"{name}={tokens} is more than the {most} positions of base")
         return self
 
+    @model_validator(mode="after")
+    def adapters_lie_beside_whole_weights(self) -> Self:
+        t = self.topology
+        for name in ("sft", "rl_math", "rl_code"):
+            s, own = getattr(self, name), getattr(self, name).runtime.launch
+            world, sharding = (own.world, own.sharding) if own else (t.gpus or t.nodes, t.sharding)
+            if s.lora and world > 1 and sharding != "none":
+                fix = "set topology.sharding=none, a copy on each, or one GPU"
+                raise ValueError(f"{name}.lora is for weights that are not sharded: {fix}")
+        return self
+
     @property
     def stages_left_out(self) -> set[str]:
         """Stages that these settings do not run."""

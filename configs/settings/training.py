@@ -114,6 +114,27 @@ class BaseModelSettings(Settings):
         return self
 
 
+class LoraSettings(Settings):
+    """Low-rank adapters (arXiv 2106.09685), W + α/r·BA, are trained and W is not; they are merged
+    into every model that leaves the stage. Not in the paper."""
+
+    rank: PositiveInt = 32
+    """r: A has r rows, B r columns"""
+    alpha: PositiveFloat = 32.0
+    """α"""
+    targets: tuple[str, ...] = ()
+    """Linear layers by the end of their name, as q_proj; empty: all but the output head"""
+    dropout: BelowOne = 0.0
+    """Of an adapter's input; SFT only: in RL the ratio to the policy that sampled would be noise"""
+
+    @model_validator(mode="after")
+    def the_head_has_no_adapter(self) -> Self:
+        if outer := {"lm_head", "embed_tokens"} & set(self.targets):
+            fix = "its log-probabilities are computed from whole weights; name layers within blocks"
+            raise ValueError(f"targets: {', '.join(outer)} is for no adapter: {fix}")
+        return self
+
+
 class SFTSettings(Settings):
     """Long chain-of-thought SFT (§3.1, §4.1)."""
 
@@ -145,16 +166,19 @@ class SFTSettings(Settings):
     """Arguments of the chat template; empty: those of the checkpoint"""
     checkpoint_steps: PositiveInt = 200
     """Save every N steps"""
+    lora: LoraSettings | None = None
+    """Train adapters; empty: all weights"""
     runtime: TrainRuntime = TrainRuntime()
 
     too_long: ClassVar = "cut"  # rows over max_length; they are counted
-    lora: ClassVar = None  # all weights are trained
 
     @model_validator(mode="after")
     def the_schedule_falls(self) -> Self:
         if self.min_learning_rate > self.learning_rate:
             peak = f"its peak, learning_rate={self.learning_rate:g}; choose at most that"
             raise ValueError(f"min_learning_rate={self.min_learning_rate:g} is above {peak}")
+        if self.lora and self.optimizer == "muon":
+            raise ValueError("optimizer=muon turns whole matrices: with lora take adamw")
         return self
 
 
@@ -295,12 +319,13 @@ class RLSettings(Settings):
     """Save every N rollout steps"""
     keep_every: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
     """Keep the model of every N rollout steps too; 0: none"""
+    lora: LoraSettings | None = None
+    """Train adapters; empty: all weights"""
     runtime: TrainRuntime = TrainRuntime()
     engine_runtime: EngineRuntime = EngineRuntime()
 
     max_log_ratio: ClassVar = 20.0  # that of klear.training.losses
     audit_rollouts: ClassVar = 8  # kept per step to read
-    lora: ClassVar = None  # all weights are trained
 
     @model_validator(mode="after")
     def the_settings_fit_each_other(self) -> Self:
@@ -322,6 +347,11 @@ class RLSettings(Settings):
         if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
             begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
             raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")
+        if self.lora and self.lora.dropout:
+            noise = (
+                "the ratio to the policy that sampled would be noise: it is for SFT, leave it out"
+            )
+            raise ValueError(f"lora.dropout={self.lora.dropout:g}: {noise}")
         if self.domain == "math" and self.judge.withheld_tests:
             raise ValueError("judge.withheld_tests is for domain=code: math has no tests")
         if self.warmup_steps > self.steps:

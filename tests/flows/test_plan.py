@@ -28,7 +28,7 @@ def by_stage(tmp_path, *told):
     return {s.stage: s for s in plan(load_profile("paper", told), of(tmp_path))}
 
 
-@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "paper"])
+@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "single_gpu_8b", "paper"])
 def test_a_profile_plans_every_stage_and_ends_where_the_run_would(tmp_path, profile):
     settings = load_profile(profile)
 

@@ -96,6 +96,7 @@ def vllm_checkpoint(tmp_path_factory, files) -> Path:
 def small_trainer(
     checkpoint: str | Path, out: Path, reward: Any, *, prompts: int = 4, rollouts: int = 4,
     mini_batch: int = 2, steps: int = 1, rollout_func: Any = None, train_dataset: Any = None,
+    peft_config: Any = None,
     **config: Any,
 ):  # fmt: skip
     """GPPOTrainer on a small model, with so many prompts a device in a rollout and in an update.
@@ -125,6 +126,7 @@ def small_trainer(
         train_dataset=train_dataset or Dataset.from_list(rows),
         processing_class=load_tokenizer(checkpoint),  # type: ignore[arg-type]
         rollout_func=rollout_func or partial(roll_out, batch_size=256),
+        peft_config=peft_config,
     )
 
 

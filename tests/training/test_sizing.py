@@ -15,12 +15,14 @@ import torch
 from accelerate import DistributedDataParallelKwargs
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import get_peft_model
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from klear.configs.loading import load_profile
-from klear.configs.settings.training import BaseModelSettings, RLSettings
+from klear.configs.settings.training import BaseModelSettings, LoraSettings, RLSettings
 from klear.training import packing, sizing
+from klear.training.models import adapters
 from klear.training.rl.rollout import Rollout, fair_quotas
 from klear.training.rl.rollout import plan_updates as plan_of
 from klear.training.sizing import DoesNotFit, Fit, ModelFacts, check, facts_of_model, refuse
@@ -46,11 +48,15 @@ def config_of(facts: ModelFacts) -> Qwen3Config:
     )
 
 
-def saved_bytes(facts: ModelFacts, *, checkpointing: bool) -> int:
+def saved_bytes(facts: ModelFacts, *, checkpointing: bool, lora: LoraSettings | None = None) -> int:
     """Bytes of the tensors that the decoder keeps for its backward pass, each storage once."""
-    model = Qwen3ForCausalLM(config_of(facts)).train().bfloat16()
+    model: Any = Qwen3ForCausalLM(config_of(facts)).train().bfloat16()
     if checkpointing:
         model.gradient_checkpointing_enable()
+    if lora:
+        model = get_peft_model(model, adapters(model, lora))
+        model.enable_input_require_grads()
+        model = model.get_base_model()
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     found: dict[int, torch.UntypedStorage] = {}
 
@@ -60,7 +66,8 @@ def saved_bytes(facts: ModelFacts, *, checkpointing: bool) -> int:
             found[storage.data_ptr()] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=lora is not None)
+    with autocast, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         model.model(input_ids=torch.arange(TOKENS)[None] % 64, use_cache=False)
     return sum(s.nbytes() for s in found.values())
 
@@ -77,6 +84,21 @@ def test_a_layer_saves_what_the_formula_says_and_its_input_alone_when_checkpoint
         assert sizing.activation_bytes(facts, TOKENS)["checkpoints"] == facts.layers * measured
     else:
         assert sizing.layer_bytes(facts, TOKENS) == pytest.approx(measured, rel=0.02)
+
+
+@pytest.mark.parametrize("lora", [LoraSettings(rank=8), LoraSettings(targets=("q_proj", "v_proj"))])
+def test_adapters_save_their_inputs_and_are_all_that_has_a_state(lora):
+    deeper = replace(WIDE, layers=WIDE.layers + 2)
+    both = (saved_bytes(f, checkpointing=False, lora=lora) for f in (WIDE, deeper))
+    measured = -(next(both) - next(both)) / 2
+    assert sizing.layer_bytes(WIDE, TOKENS, lora) == pytest.approx(measured, rel=0.05)
+    model: Any = Qwen3ForCausalLM(config_of(WIDE)).bfloat16()
+    tuned = get_peft_model(model, adapters(model, lora))
+    trained = [p for p in tuned.parameters() if p.requires_grad]
+    state = sizing.state_bytes(WIDE, lora=lora)
+    assert state.pop("frozen weights") == 2 * WIDE.parameters
+    assert state["adapters"] == sum(p.nbytes for p in trained)
+    assert sum(state.values()) == 4 * state["adapters"]
 
 
 def test_the_state_of_a_step_has_these_bytes_and_ddp_its_buckets_beside(tmp_path):
@@ -147,7 +169,7 @@ def fit_of(stage: str, *overrides: str, profile: str = "paper") -> Fit:
     return next(f for f in check(load_profile(profile, overrides)) if f.stage == stage)
 
 
-@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "paper", "replay"])
+@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "single_gpu_8b", "paper", "replay"])
 def test_the_shipped_profiles_run_on_the_machines_that_they_name(profile):
     refuse(load_profile(profile))
 

@@ -49,6 +49,8 @@ def run(job: Job) -> dict[str, float]:
     if not samples_with_vllm(job):
         for name in NOT_NEEDED:
             sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
+    if isinstance(job, SFTJob | RLJob) and not job.settings.lora:
+        sys.modules["peft"] = None  # type: ignore[assignment]
     gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
     if isinstance(job, SFTJob | RLJob):
         _limit_threads(job.settings.runtime.threads)

@@ -347,6 +347,7 @@ def build_trainer(
         train_dataset=Dataset.from_list(rows),
         processing_class=chat.tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints()],
+        peft_config=models.adapters(model, s.lora),
         rollout_func=ours if s.engine == "transformers" else None,
     )
     if s.engine == "vllm_colocate" and not trainer.use_vllm:

@@ -20,6 +20,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from accelerate.utils import is_peft_model
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import ProcessorMixin
@@ -29,7 +30,7 @@ from trl.trainer.utils import get_config_model_id
 
 from klear.training import losses
 from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
-from klear.training.models import gradients_in_fp32, packing_mistake
+from klear.training.models import gradients_in_fp32, packing_mistake, unchanged_weights
 from klear.training.packing import prompt_order
 from klear.training.render import ChatFormat, prefill_of
 from klear.training.rl.config import GPPOConfig
@@ -202,6 +203,17 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             self._metrics["train"][name].append(value)
         self._metrics["train"]["seconds/rollout"].append(time.perf_counter() - started)
         return updates
+
+    def _generate(self, prompts: list) -> Any:
+        if (
+            self.use_vllm
+            and is_peft_model(self.model)
+            and self._last_loaded_step != (step := self.state.global_step)
+        ):
+            with unchanged_weights(self.model):  # TRL merges them in place
+                self.vllm_generation.sync_weights()
+            self._last_loaded_step = step
+        return super()._generate(prompts)
 
     def _generate_single_turn(self, *args, **kwargs):
         client = getattr(getattr(self, "vllm_generation", None), "vllm_client", None)
