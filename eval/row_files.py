@@ -1,4 +1,4 @@
-"""Rows of data files, whoever wrote them: JSONL, JSON (both also .gz) and parquet.
+"""Rows of data files, whoever wrote them: JSONL, JSON, CSV and TSV, also packed, and parquet.
 
 Rows are streamed with their place, so that a bad one can be named. A bad row is a `Row` with an
 `error`; a missing or damaged file is an exception, for nothing after the damage can be trusted.
@@ -6,8 +6,10 @@ Memory holds a batch of rows, and of a JSON array all.
 """
 
 import codecs
+import csv
 import glob
 import gzip
+import io
 import json
 import math
 import re
@@ -23,7 +25,9 @@ import pyarrow.parquet as pq
 
 from klear.configs.settings.explain import ConfigError
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+_PLAIN, _PACKED = (".jsonl", ".json", ".csv", ".tsv"), (".gz", ".zst")
+SUFFIXES = (*_PLAIN, *(f"{plain}{packed}" for plain in _PLAIN for packed in _PACKED), ".parquet")
+_DAMAGE = (pa.ArrowException, EOFError, zlib.error, csv.Error)
 LARGEST_ROW = 128 << 20
 """Bytes of one row. The test suites of the longest public rows are of some tens of megabytes."""
 TOO_LONG = f"longer than {LARGEST_ROW >> 20} MiB, the most a row may have"
@@ -117,11 +121,22 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
     return list(found)
 
 
+def stem(path: Path) -> str:
+    """A data file's name without the suffix of its format: `a.v1` of `a.v1.jsonl.gz`."""
+    end = max((s for s in SUFFIXES if path.name.endswith(s)), key=len, default="")
+    return path.name.removesuffix(end) or path.name
+
+
 def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> Iterator[Row]:
     """The rows of one file, or of a share of it, named by its path below `root`. ValueError: the
     file is damaged."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
-    rows = (_parquet_rows if path.suffix == ".parquet" else _json_rows)(path, cut)
+    if path.suffix == ".parquet":
+        rows = _parquet_rows(path, cut)
+    elif {".csv", ".tsv"} & {*path.suffixes[-2:]}:
+        rows = _table_rows(path)
+    else:
+        rows = _json_rows(path, cut)
     number = cut.before if cut else 0
     try:
         for number, value, error, raw in rows:
@@ -130,7 +145,15 @@ def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> I
             else:
                 kind = f"a row must be a JSON object, this is a {type(value).__name__}"
                 yield Row(name, number, None, kind, str(value))
-    except (pa.ArrowException, EOFError, OSError, zlib.error, ValueError, RecursionError) as error:
+    except (
+        pa.ArrowException,
+        EOFError,
+        OSError,
+        zlib.error,
+        ValueError,
+        RecursionError,
+        csv.Error,
+    ) as error:
         if isinstance(error, OSError) and error.errno:  # the disk, and no word for a damaged page
             raise
         raise ValueError(
@@ -198,12 +221,38 @@ def rows_of_longest(path: Path, groups: Iterable[pq.RowGroupMetaData]) -> int:
     return max(1, LARGEST_BATCH // longest)
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """The file, unpacked."""
+    if path.suffix == ".zst":
+        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _table_rows(path: Path) -> Iterator[Found]:
+    """Rows of texts, named by the first line."""
+    csv.field_size_limit(LARGEST_ROW)
+    with io.TextIOWrapper(_opened(path), "utf-8-sig", newline="") as text:
+        dialect = "excel-tab" if ".tsv" in path.suffixes[-2:] else "excel"
+        for number, value in enumerate(csv.DictReader(text, dialect=dialect), 1):
+            _refuse_bomb(text.buffer.tell(), path)
+            if None in value or None in value.values():
+                yield (
+                    number,
+                    None,
+                    "more or fewer values than columns",
+                    json.dumps([*value.values()]),
+                )
+            else:
+                yield number, value, "", ""
+
+
 def _json_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
-    packed = path.suffix == ".gz"
-    with cast(IO[bytes], gzip.open(path)) if packed else path.open("rb") as stream:
+    with _opened(path) as stream:
         start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
-        stream.seek(cut.start if cut else 0)
-        if not start.startswith(b"[") or path.name.endswith((".jsonl", ".jsonl.gz")):
+    with _opened(path) as stream:  # from the beginning: what is packed by zstd cannot go back
+        if cut:
+            stream.seek(cut.start)
+        if not start.startswith(b"[") or ".jsonl" in path.suffixes[-2:]:
             yield from _lines(stream, path, cut)
             return
         text = stream.read(LARGEST_ARRAY + 1)

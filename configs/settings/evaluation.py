@@ -142,8 +142,6 @@ class Evaluation(Settings):
 
     engine: EngineSettings
     evaluate: EvaluateSettings
-    files: dict[str, str] = Field(default_factory=dict)
-    """Source → file that holds its Problems; those of other sources are collected"""
     limit: PositiveInt | None = None
     """The first N problems of each source"""
     model: str = ""

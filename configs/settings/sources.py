@@ -26,6 +26,11 @@ Scalar = bool | int | str
 Target = Annotated[int, Field(ge=1, le=99)]
 DATA_FORMATS = {"jsonl": "json", "json": "json", "parquet": "parquet", "arrow": "arrow"}
 """Suffix of a dataset's file → the builder of `datasets` that reads it."""
+READINGS = (
+    "prompt_field", "prompt_parts", "answer_field", "answer_in_box", "answer_after", "tests_field",
+    "options_field", "lookup", "gold_optional",
+)  # fmt: skip
+"""What a source that names its fields says."""
 
 
 class Table(Settings):
@@ -103,6 +108,8 @@ class Source(Table):
     """Boilerplate after the problem, removed"""
     lookup: Lookup | None = None
     """For rows that name their prompt instead of giving it"""
+    by_shape: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    """Recognise fields that are not named; so are files read for which none is named"""
     gold_optional: bool = False
     """Keep a row without answer or tests: for SFT, never scored"""
     answer_field: str = "answer"
@@ -178,9 +185,15 @@ class Source(Table):
     @model_validator(mode="before")
     @classmethod
     def from_the_catalogue(cls, data: Any) -> Any:
-        """`use` fills in what the entry says; files of one's own replace the hub."""
-        if not isinstance(data, dict) or not data.get("use"):
+        """`use` fills in what the entry says; files of one's own replace the hub. Without it, and
+        without the name of a field, rows are read by their shape."""
+        if not isinstance(data, dict):
             return data
+        if not data.get("use"):
+            if data.get("files") and not {*READINGS, "dataset", "by_shape"} & data.keys():
+                data = {**data, "by_shape": True}
+            shape = dict.fromkeys(("prompt_field", "answer_field", "tests_field"), "")
+            return {**shape, **data} if data.get("by_shape") else data
         entries, use = read_catalogue("catalogue"), str(data["use"])
         if use not in entries:
             there = f"{nearest(use, entries)} (it has: {', '.join(sorted(entries))})"

@@ -1,15 +1,16 @@
 """`klear judge`: answers from a file or a stream, one Score line for every answer, in order.
 
-Problems and samples are records of `eval.records` in any format of `eval.row_files`. A row that is
-no problem is rejected with its place. A sample that answers it or no known problem, or that is no
-sample, gets a Score with verdict IE and the reason; so does a line of a stream that cannot be read.
+Problems are rows of any kind (`eval.rows`), samples records of `eval.records`, both in any format
+of `eval.row_files`. A row that is no problem is rejected with its place. A sample that answers it
+or no known problem, or that is no sample, gets a Score with verdict IE and the reason; so does a
+line of a stream that cannot be read.
 """
 
 import json
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,11 +18,15 @@ from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationErro
 
 from klear.configs.settings.explain import ConfigError, explain
 from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.sources import Source
 from klear.eval.answers import writable
 from klear.eval.judge.ends import by_its_end, judged_text
 from klear.eval.judge.judge import Judge, Pending
 from klear.eval.records import Problem, Sample, Score
 from klear.eval.row_files import Row, read_rows
+from klear.eval.rows.fields import field_of
+from klear.eval.rows.reading import IDS, OWN, read_row, reading_line, refuse_file, source_of
+from klear.eval.rows.shape import first_of
 
 
 class _Request(BaseModel):
@@ -34,16 +39,24 @@ class _Request(BaseModel):
 
 
 def judge_files(
-    problems: Path, samples: Path, out: Path, settings: JudgeSettings
+    problems: Path,
+    samples: Path,
+    out: Path,
+    settings: JudgeSettings,
+    source: Source | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple["Counter[str]", list[str]]:
     """Write the scores to `out`, all or nothing; how often each verdict was given.
 
-    And why rows are no problems, with their places. Raises ConfigError for files that cannot be
-    judged, OSError, and SandboxUnavailable.
+    And why rows are no problems, with their places. `source` names the fields of the problems;
+    without it rows are read by shape. `say` gets a line on how. Raises ConfigError for files that
+    cannot be judged, OSError, and SandboxUnavailable.
     """
     if not out.absolute().parent.is_dir():
         raise ConfigError([f"{out}: its folder does not exist"])
-    known, rejected = _problems(problems)
+    known, rejected, lines = _problems(problems, source or source_of(problems.name, problems))
+    for line in lines:
+        say(line)
     verdicts: Counter[str] = Counter()
     partial = out.with_name(f"{out.name}.partial")
     try:
@@ -96,25 +109,38 @@ def _rows(path: Path) -> Iterator[Row]:
         raise ConfigError([str(error)]) from error
 
 
-def _problems(path: Path) -> tuple[dict[str, Problem | str], list[str]]:
-    """The problems by id, a text in place of one that is rejected; and all those texts."""
+def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], list[str], list[str]]:
+    """The problems by id, a text in place of one that is rejected; all those texts; and lines on
+    how rows were read.
+
+    A row of another kind than ours is found by the id that it brings, else by its number, and by
+    the id of its prompt.
+    """
     found: dict[str, Problem | str] = {}
-    rejected: list[str] = []
+    rejected, ways, first = list[str](), Counter[str](), None
     for row in _rows(path):
+        value = row.value or {}
+        own = str(field_of(value, first_of(value, IDS)) or row.number)
         try:
-            problem = Problem.model_validate(row.value)
-            name = problem.id
-            same = found.get(name, problem) == problem
-            why = "" if same else f"another problem has the id {name!r}"
-        except ValidationError as error:
-            name = str((row.value or {}).get("id") or "")
-            why = row.error or explain(error, Problem)[0]
-        if why:
+            if row.value is None:
+                raise ValueError(row.error)
+            problem, way = read_row(row.value, source)
+            first = first or problem
+            ways[way] += 1
+            is_ours = not way or way.endswith(OWN)
+            for name in {problem.id} if is_ours else {problem.id, own}:
+                same = problem.model_copy(update={"id": name})
+                if found.setdefault(name, same) != same:
+                    raise ValueError(f"another problem has the id {name!r}")
+        except (ValueError, RecursionError) as error:
+            ours = isinstance(error, ValidationError)
+            why = explain(error, Problem)[0] if ours else str(error)
             rejected.append(f"{path}:{row.number}: {why}")
-        found[name] = rejected[-1] if why else problem
-    if not any(isinstance(problem, Problem) for problem in found.values()):
-        raise ConfigError([f"{path}: holds no problem", *rejected[:3]])
-    return found, rejected
+            found[own] = rejected[-1]
+    rows = [text.removeprefix(f"{path}:") for text in rejected]
+    refuse_file(path, source, ways.total(), [f"row {row}" for row in rows])
+    other = {*ways} - {"", f"math|{OWN}", f"code|{OWN}"}
+    return found, rejected, [reading_line(path.name, ways, first)] if other and first else []
 
 
 def _begin_row(judge: Judge, row: Row, known: dict[str, Problem | str]) -> Pending:

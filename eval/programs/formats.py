@@ -12,8 +12,10 @@
 | LeetCodeDataset, HumanEval | `def check(candidate): assert candidate(…) == …` |
 | Skywork-OR1, LeetCode part | `{"test_code": the above, "entry_point": …}` |
 | MBPP | `["assert f(1) == 2", …]`; Skywork-OR1 calls it `assert_case`, KlearReasoner `functional` |
+| BigCodeBench | `class TestCases(unittest.TestCase): …`, a case each method |
+| KodCode | `from solution import f` and `def test_f(): assert …`, a case each function |
 
-Every form may also come as a JSON string, and fields that hold null count as absent.
+Every form may also come as a JSON or Python text, and fields that hold null count as absent.
 
 Of stdin tests an expected output that is no text is what Python prints for it: numbers, `True` and
 `False`, and a list of these or of texts is lines. Null, an object or a list of lists has no one
@@ -35,6 +37,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from klear.eval.programs.assertions import names_of
+from klear.eval.programs.harness_tests import harness_tests
 from klear.eval.records import AssertCase, CheckerCase, TestSuite
 from klear.eval.sandbox.zygote.asserts import PROVIDED
 
@@ -132,12 +135,20 @@ def _decode(text: str) -> Any:
     try:
         value = json.loads(text)
     except json.JSONDecodeError:
-        return unpack_tests(text) or text
+        return unpack_tests(text) or _literal(text)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits
         raise ValueError(f"tests cannot be read: {error}") from error
     if isinstance(value, str):
         raise ValueError("tests are a JSON text, not an object or a list")
     return value
+
+
+def _literal(text: str) -> Any:
+    """The list or object that a Python text spells (SYNTHETIC-1); else the text."""
+    try:
+        return ast.literal_eval(text) if text.lstrip()[:1] in ("[", "{") else text
+    except (*_NO_PYTHON, ValueError):
+        return text
 
 
 def unpack_tests(text: str) -> Any:
@@ -312,9 +323,11 @@ def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any
     module; one for all when there is other code among them.
     """
     module = ast.parse(source).body
+    if harness := harness_tests(module):
+        return _of_kind("assert", fn_name, [{"code": code} for code in harness])
     check = next((n for n in module if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
     body: Sequence[ast.stmt] = check.body if check else module
-    if not any(isinstance(n, ast.Assert) for b in body for n in ast.walk(b)):
+    if not any(isinstance(n, ast.Assert) for b in module for n in ast.walk(b)):  # or in a helper
         raise ValueError("the Python tests hold no assert")
     lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
     setup: list[ast.stmt] = []

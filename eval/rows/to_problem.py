@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +24,7 @@ from klear.eval.rows.fields import (
     text_of,
     turns_of,
 )
-from klear.eval.rows.golds import after_mark
+from klear.eval.rows.gold_text import after_mark
 from klear.eval.rows.options import letter_of, options_of, shuffled, with_options
 
 Tables = Mapping[str, Mapping[str, str]]
@@ -37,11 +38,17 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
     judgeable. `tables` are those of the source's lookup.
     """
     math_ = source.domain == "math"
-    gold = _answer(row, source) if math_ else _tests(row, source)
+    gold = answer_of(row, source) if math_ else tests_of(row, source)
+    prompt = prompt_of(row, source, tables)
+    if source.by_shape and isinstance(gold, TestSuite) and (name := gold.fn_name):
+        method = name.removeprefix("Solution().")
+        what = "a class `Solution` with the method" if method != name else "the function"
+        if not names_it(prompt, method):
+            prompt = f"{prompt}\n\nYour code should define {what} `{method}`."
     try:
         problem = Problem(
             domain=source.domain,
-            prompt=prompt_of(row, source, tables),
+            prompt=prompt,
             source=source.name,
             date=_date(row, source.date_field),
             judgeable=gold is not None,
@@ -57,6 +64,12 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
     except (TypeError, ValueError) as error:
         raise BadField("row", f"cannot be stored: {error}") from error
     return problem
+
+
+def names_it(prompt: str, function: str) -> bool:
+    """Whether a prompt says what the function is called; `to add two numbers` does not."""
+    said = r"\b(?:function|method|def|class|called|named)\s+[`'\"]?"
+    return bool(re.search(rf"\b{function}\s*\(|[`'\"]{function}\b|{said}{function}\b", prompt))
 
 
 def _date(row: dict[str, Any], name: str) -> str | None:
@@ -194,7 +207,8 @@ def _looked_up(row: dict[str, Any], lookup: Lookup, tables: Tables) -> str:
     return tables[table][key].strip()
 
 
-def _answer(row: dict[str, Any], source: Source) -> str | None:
+def answer_of(row: dict[str, Any], source: Source) -> str | None:
+    """The gold; None where a source may be without. Raises BadField."""
     name = source.answer_field
     value = field_of(row, name)
     if source.options_field and value not in (None, ""):
@@ -209,7 +223,8 @@ def _answer(row: dict[str, Any], source: Source) -> str | None:
         value = ", ".join(values) if len(values) > 1 else next(iter(value), None)
     if value is None:
         return _no_gold(source, name, "missing")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    boolean = isinstance(value, bool) and not source.by_shape
+    if boolean or not isinstance(value, str | int | float):
         raise BadField(name, f"must be text or a number, this is a {type(value).__name__}")
     if isinstance(value, float) and not math.isfinite(value):
         raise BadField(name, f"{value} is no answer")
@@ -234,7 +249,8 @@ def _no_gold(source: Source, name: str, why: str) -> None:
         raise BadField(name, why)
 
 
-def _tests(row: dict[str, Any], source: Source) -> TestSuite | None:
+def tests_of(row: dict[str, Any], source: Source) -> TestSuite | None:
+    """The tests; None where a source may be without. Raises BadField."""
     names = [name.strip() for name in source.tests_field.split("+") if name.strip()]
     values = {name: field_of(row, name) for name in names}
     suites: list[TestSuite] = []

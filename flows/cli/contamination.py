@@ -17,8 +17,7 @@ from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
 from klear.configs.settings.explain import ConfigError, nearest
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.row_files import SUFFIXES, find_files, read_rows
-from klear.flows.cli.decontaminate import ITEM_FIELDS
+from klear.eval.row_files import SUFFIXES, find_files, stem
 
 
 def contamination(
@@ -141,7 +140,7 @@ def source_of(text: str) -> Source:
     if not equals and not text.endswith(SUFFIXES):
         there = f"{nearest(text, entries)}; or name a data file, or NAME=FILES"
         raise ConfigError([f"{text}: no such source in the catalogue{there}"])
-    name = named if equals else Path(text).name.partition(".")[0]
+    name = named if equals else stem(Path(text))
     try:
         files = find_files([pattern if equals else text], Path.cwd(), name)
     except FileNotFoundError as error:
@@ -149,9 +148,4 @@ def source_of(text: str) -> Source:
     given: dict[str, Any] = {"files": [str(file) for file in files], "gold_optional": True}
     if name in entries:
         return Source(use=name, **given)
-    row = next((row.value or {} for row in read_rows(files[0])), {})
-    field = next((field for field in ITEM_FIELDS if isinstance(row.get(field), str)), "")
-    if not field:
-        wanted, has = ", ".join(ITEM_FIELDS), ", ".join(row) or "nothing"
-        raise ConfigError([f"{files[0]}: the first row has no text in {wanted}: {has}"])
-    return Source(name=name, prompt_field=field, answer_field="", **given)
+    return Source(name=name, by_shape=True, **given)

@@ -25,13 +25,15 @@ from klear.configs.settings.data import DecontaminateSettings
 from klear.configs.settings.explain import ConfigError
 from klear.eval.answers import writable
 from klear.eval.row_files import Row, read_rows
+from klear.eval.rows.fields import BadField
+from klear.eval.rows.reading import named_files
+from klear.eval.rows.shape import text_of_problem
 from klear.eval.tables import ArrowWriter
 from klear.flows.cli.judge import DataFile
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
 from klear.tasks.report.page import render_text
 
-ITEM_FIELDS = ("prompt", "problem", "question", "text", "question_content")
 OUTPUTS = ("kept.jsonl", "rejected.jsonl", "hits.parquet", PAGE)
 
 
@@ -45,20 +47,19 @@ def decontaminate(
     normalize: str = "alnum",
     min_coverage: float = 0.0,
     min_words: int = 1,
-    text_field: str = "prompt",
+    text_field: str = "",
 ) -> int:
     """Remove problems that share n-grams with benchmarks.
 
     Args:
-        source: JSONL, JSON (both also .gz) or parquet.
-        against: Benchmarks, same formats; text in prompt, problem, question, text or
-            question_content, or in --text-field.
+        source: JSONL, JSON, CSV, TSV (also .gz, .zst) or parquet.
+        against: Benchmarks, same formats.
         out: Folder to write.
         n: Words an n-gram.
         normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
         min_coverage: Reject only if this share of an item's n-grams is shared; default: any.
         min_words: Items of fewer words match nothing; default: an item shorter than N counts whole.
-        text_field: Field of SOURCE.
+        text_field: Field of SOURCE; default: that of the problem, by its shape.
     """
     options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}",
                f"min_words={min_words}")  # fmt: skip
@@ -90,21 +91,16 @@ def decontaminate(
 
 def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
     """Of each benchmark, named by its file, or by the whole path where two files are called so."""
-    fields = list(dict.fromkeys((text_field, *ITEM_FIELDS)))
-    times = Counter(path.name.split(".")[0] for path in dict.fromkeys(paths))
-    for path in dict.fromkeys(paths):
-        row, stem = None, path.name.split(".")[0]
-        benchmark = stem if times[stem] == 1 else str(path)
+    for benchmark, path in named_files(list(dict.fromkeys(paths))).items():
+        row = None
         for row in read_rows(path):
             if row.value is None:
                 raise ValueError(f"{path} line {row.number}: {row.error}")
-            value = row.value
-            texts = [text for f in fields if isinstance(text := value.get(f), str)]
-            if not texts:
-                wanted, has = ", ".join(fields), ", ".join(value)
-                place = f"{path} row {row.number}"
-                raise ConfigError([f"{place} has no text in {wanted}; it has: {has}"])
-            yield Item(benchmark, _id(value.get("id"), row.number), writable(texts[0]))
+            try:
+                text = text_of_problem(row.value, text_field if text_field in row.value else "")
+            except BadField as error:
+                raise ConfigError([f"{path} row {row.number} has no text: {error}"]) from error
+            yield Item(benchmark, _id(row.value.get("id"), row.number), writable(text))
         if row is None:
             raise ConfigError([f"{path} holds no rows: nothing would be protected"])
 
@@ -121,10 +117,10 @@ def filter_rows(
     counts = Counter[str](kept=0, rejected=0, malformed=0)
     with open(out / "kept.jsonl", "wb") as keep, open(out / "rejected.jsonl", "wb") as reject:
         for batch in _batches(path):
-            errors = [_trouble(row, field) for row in batch]
+            read = [_text(row, field) for row in batch]
+            errors = [error for _, error in read]
             values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
-            read = zip(values, errors, strict=True)
-            texts = [None if error else writable(value[field]) for value, error in read]
+            texts = [None if text is None else writable(text) for text, _ in read]
             numbers = [row.number for row in batch]
             ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
             sources, text = pa.array([path.name] * len(ids)), pa.array(texts, pa.large_string())
@@ -141,7 +137,8 @@ def filter_rows(
             counts["rejected"] += len(reasons)
             counts["kept"] += len(batch) - len(reasons)
     if counts["malformed"] == counts["kept"] + counts["rejected"] > 0:
-        wrong = f"no row of {path} has a text in {field!r}; name another field by --text-field"
+        what = f"a text in {field!r}" if field else "a problem in a field that is known"
+        wrong = f"no row of {path} has {what}; name another field by --text-field"
         raise ConfigError([wrong])
     return counts
 
@@ -159,12 +156,14 @@ def _batches(path: Path) -> Iterator[list[Row]]:
         yield batch
 
 
-def _trouble(row: Row, field: str) -> str:
-    """Why a row has no text to look at; nothing if it has."""
+def _text(row: Row, field: str) -> tuple[str | None, str]:
+    """The text to look at, or why there is none."""
     if row.value is None:
-        return row.error
-    text = row.value.get(field)
-    return "" if isinstance(text, str) else f"field {field!r} is {type(text).__name__}, not text"
+        return None, row.error
+    try:
+        return text_of_problem(row.value, field), ""
+    except BadField as error:
+        return None, str(error)
 
 
 def _line(row: dict[str, Any]) -> bytes:

@@ -24,7 +24,9 @@ from klear.configs.settings.evaluation import (
     named_protocols,
 )
 from klear.configs.settings.explain import ConfigError, nearest
+from klear.configs.settings.sources import Source
 from klear.eval.row_files import SUFFIXES
+from klear.eval.rows.reading import named_files, source_of
 from klear.tasks.stage.child import ChildFailed
 from klear.training.engines.interface import EngineError
 
@@ -38,6 +40,10 @@ class Options:
 
     bench: str
     """Names or data files, separated by commas: aime24,lcb_v6,mine.jsonl."""
+    fields: str = ""
+    """Fields of the files, where they have to be named: prompt=Question,gold="Correct Answer"."""
+    use: str = ""
+    """Catalogue entry whose fields the files have."""
     k: int | None = None
     """Samples a problem; default: the paper's, 64 and 8."""
     limit: int | None = None
@@ -58,13 +64,14 @@ def evaluate(model: str, /, *, options: Options) -> int:
         model: Checkpoint folder, hub id, or URL of an OpenAI-compatible endpoint.
     """
     try:
-        return _scored(settings_of(model, options), options.force)
+        evaluation = settings_of(model, options)
+        return _scored(evaluation, _benchmarks(options)[1], options.force)
     except (EngineError, ChildFailed, ValueError) as error:
         print(f"klear eval: {error}", file=sys.stderr)
         return 1
 
 
-def _scored(evaluation: Evaluation, force: bool) -> int:
+def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> int:
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
@@ -74,24 +81,22 @@ def _scored(evaluation: Evaluation, force: bool) -> int:
     from klear.tasks.stage.run import Run, active
     from klear.tasks.store.shared import open_store
 
-    files = {name: Path(path) for name, path in evaluation.files.items()}
-    ours = {n: f for n, f in files.items() if any_model.problems_of_file(f, n) is not None}
     named = any_model.identified(evaluation)
     if named.evaluate.protocols != evaluation.evaluate.protocols:
         print("asked in the words of its training (chat_format.json)", file=sys.stderr)
-    evaluation = named.model_copy(update={"files": {n: str(f) for n, f in ours.items()}})
-    to_collect = [
-        any_model.settings_to_collect(name, files.get(name))
-        for name in dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
-        if name not in ours
-    ]
+    evaluation = named
+    names = dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
+    sources = [files.get(name) or Source(use=name) for name in names]
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
     again = frozenset({any_model.eval_model.name} if force else ())
     run = Run(store=open_store(load_machine()), display=display, force=again)
     with display.bars, active(run):
-        collected = [any_model.benchmark(settings=settings) for settings in to_collect]
+        settings = map(any_model.settings_to_collect, sources)
+        collected = [any_model.benchmark(settings=each) for each in settings]
+        read = [line for each in collected for line in any_model.reading_lines(each)]
+        print("\n".join(read), file=sys.stderr, end="\n" if read else "")
         found = any_model.eval_model(*collected, settings=evaluation)
-    print(any_model.results_text(read_results(found.folder), found.metrics))
+    print(any_model.results_text(read_results(found.folder), found.metrics, read))
     if run.happened[found.stage].action == "reused":
         made = run.store.manifest(found).created[:16].replace("T", " ")
         print(f"cached: asked and scored on {made} UTC; --force asks again")
@@ -101,35 +106,38 @@ def _scored(evaluation: Evaluation, force: bool) -> int:
 
 def settings_of(model: str, options: Options) -> Evaluation:
     """What is evaluated. Raises ConfigError, and EngineError when an endpoint cannot be reached."""
-    protocols, files = _protocols(options)
+    protocols, _ = _benchmarks(options)
     is_endpoint = "://" in model
     if options.served and not is_endpoint:
         raise ConfigError(["--model is for an endpoint"])
     given = {
         "engine": _endpoint(model, options) if is_endpoint else _checkpoint(model),
         "evaluate": {"protocols": [p.model_dump() for p in protocols]},
-        "files": files,
         "limit": options.limit,
     }
     return load_group(Evaluation, options.overrides, given)
 
 
-def _protocols(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, str]]:
-    """The benchmarks of --bench, and the files that are one."""
-    known, files = named_protocols(), dict[str, str]()
-    found: list[BenchmarkProtocol] = []
-    for text in dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))):
-        if text.endswith(SUFFIXES):
-            path = Path(text).absolute()
-            if not path.is_file():
+def _benchmarks(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Source]]:
+    """The benchmarks of --bench, and how the files among them are read."""
+    known = named_protocols()
+    texts = list(dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))))
+    paths = {text: Path(text).absolute() for text in texts if text.endswith(SUFFIXES)}
+    if (options.fields or options.use) and not paths:
+        raise ConfigError(["--fields and --use say how files are read; --bench names none"])
+    names = {str(path): name for name, path in named_files(list(paths.values())).items()}
+    files, found = dict[str, Source](), list[BenchmarkProtocol]()
+    for text in texts:
+        if text in paths:
+            if not paths[text].is_file():
                 raise ConfigError([f"--bench {text}: no such file"])
-            name = path.name.partition(".")[0]
-            files[name] = str(path)
+            name = names[str(paths[text])]
+            files[name] = source_of(name, paths[text], options.fields, options.use)
             found.append(BenchmarkProtocol(name=name, source=name, k=1, question=WITH_FORMAT))
         elif text in known:
             found.append(known[text])
         else:
-            there = f"there are {', '.join(known)}; or name a data file"
+            there = f"there are {', '.join(known)}; or name a file ({', '.join(SUFFIXES)})"
             wrong = f"--bench {text}: no such benchmark{nearest(text, known)} ({there})"
             raise ConfigError([wrong])
     if not found:

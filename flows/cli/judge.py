@@ -7,6 +7,7 @@ be judged.
 
 import io
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,10 @@ from cyclopts import App, Parameter, validators
 from klear.configs.loading import load_group
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.judging import JudgeSettings
+from klear.eval.row_files import SUFFIXES
 
-_IS_DATA = validators.Path(exists=True, dir_okay=False, ext=("jsonl", "json", "gz", "parquet"))
+_ENDINGS = tuple(dict.fromkeys(suffix.rpartition(".")[2] for suffix in SUFFIXES))
+_IS_DATA = validators.Path(exists=True, dir_okay=False, ext=_ENDINGS)
 DataFile = Annotated[Path, Parameter(validator=_IS_DATA)]
 sandbox = App(name="sandbox")
 
@@ -27,18 +30,23 @@ def judge(
     problems: DataFile | None = None,
     samples: DataFile | None = None,
     out: Path | None = None,
+    fields: str = "",
+    use: str = "",
     overrides: Annotated[tuple[str, ...], Parameter("--set")] = (),
 ) -> int:
     """Judge answers to problems.
 
     Args:
         stream: {"problem": …, "text": …} lines in, one score line out for each, in order.
-        problems: Problems, JSONL or parquet.
-        samples: Answers, JSONL or parquet.
+        problems: Problems, in rows of any kind: JSONL, JSON, CSV, TSV (also .gz, .zst) or parquet.
+        samples: Answers: problem_id (the row's own id or number), index, model, text.
         out: Scores to write, one JSON a line.
+        fields: Fields of the problems: prompt=Question,gold="Correct Answer".
+        use: Catalogue entry whose fields the problems have.
         overrides: Change a judge setting: --set max_tests=8, --set runtime.workers=2 (repeatable).
     """
     from klear.eval.judge.files import judge_files, run_stream
+    from klear.eval.rows.reading import source_of
 
     settings = load_group(JudgeSettings, overrides)
     if stream and not (problems or samples or out):
@@ -47,7 +55,9 @@ def judge(
         return 0
     if stream or not (problems and samples and out):
         raise ConfigError(["klear judge needs --problems, --samples and --out, or --stream alone"])
-    verdicts, rejected = judge_files(problems, samples, out, settings)
+    source = source_of(problems.name, problems, fields, use)
+    say = partial(print, file=sys.stderr)
+    verdicts, rejected = judge_files(problems, samples, out, settings, source, say)
     for row in rejected:
         print(f"rejected {row}", file=sys.stderr)
     found = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))

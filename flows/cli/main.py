@@ -21,6 +21,7 @@ COMMANDS = {
     "lineage": ("cli.store:lineage", "the chain behind a score, a checkpoint or any result"),
     "store": ("cli.store:store", "list, measure, verify and clean the store"),
     "doctor": ("servers.doctor:doctor", "check versions, sandbox, ports, disk and GPU"),
+    "preview": ("cli.preview:preview", "rows of a file as the judge sees them"),
     "judge": ("cli.judge:judge", "judge answers to problems"),
     "sandbox": ("cli.judge:sandbox", "check: does this machine isolate programs?"),
     "decontaminate": ("cli.decontaminate:decontaminate", "remove problems that benchmarks share"),

@@ -22,6 +22,7 @@ from klear.tasks.data.sources import (
     KEPT,
     PART_BYTES,
     REJECTED,
+    WAYS,
     collect_part,
     collected_files,
     planned,
@@ -40,8 +41,8 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
 
     `limit` of a source counts its problems. Answers that rows bring along are in `traces.parquet`,
     pass rates in `pass_rates.parquet`, where a stage takes them. `sources.json` says what was read:
-    dataset, commit and licence of each source. Raises ValueError for a source that gives no
-    problem.
+    dataset, commit and licence of each source, and how rows were read whose fields nobody named.
+    Raises ValueError for a source that gives no problem.
     """
     scratch = out / SCRATCH
     parts = planned(settings, scratch)
@@ -49,6 +50,7 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     last = {part.source: number for number, part in enumerate(parts)}
     commits = {part.source: piece.commit for part in parts for piece in part.pieces}
     counts: Counter[str] = Counter()
+    ways = [Counter[str]() for _ in settings.sources]
     place = scratch / f"parts-{PART_BYTES}"
     folders = computed_parts(place, parts, compute, settings.runtime.workers)
     wanted = tables_of(map(settings.to_read, range(len(settings.sources))))
@@ -64,6 +66,8 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
                     table.write(group)
             for count, rows in json.loads((folder / COUNTS).read_text()).items():
                 counts[f"{count}/{name}"] += rows
+            if (folder / WAYS).exists():  # not in parts that an older klear left
+                ways[part.source].update(json.loads((folder / WAYS).read_text()))
             if number == last[part.source] and not counts[f"kept/{name}"]:
                 first = next(read_table(folder / REJECTED, Rejected), None)
                 example = f"; {first.reason}; the row: {first.row[:300]}" if first else ""
@@ -78,6 +82,7 @@ def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
             + (" (local files)" if source.dataset and source.files else ""),
             "revision": commits.get(number, ""),
             "licence": source.licence,
+            **({"read": ways[number]} if ways[number] else {}),
         }
         for number, source in enumerate(settings.sources)
     ]

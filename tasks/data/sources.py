@@ -20,16 +20,9 @@ from klear.eval.answers import writable
 from klear.eval.golds import chance_of_guessing, unjudgeable
 from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
-from klear.eval.rows.to_problem import (
-    BadField,
-    Tables,
-    field_of,
-    pass_rate_of,
-    prompt_of,
-    text_of,
-    to_problem,
-    traces_of,
-)
+from klear.eval.rows.fields import BadField, field_of, text_of
+from klear.eval.rows.reading import read_row
+from klear.eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
 from klear.tasks.stage.progress import report
@@ -40,6 +33,7 @@ PART_BYTES = 256 << 20
 LONGEST_ROW = 1_000_000
 """Characters of a rejected row that are kept."""
 KEPT, REJECTED, COUNTS = "kept.parquet", "rejected.parquet", "counts.json"
+WAYS = "ways.json"
 TRACES, PASS_RATES = "traces.parquet", "pass_rates.parquet"
 GOLDS = UNJUDGEABLE, GUESSABLE = "unjudgeable", "guessable"
 """Problems whose gold nobody can match, and whose gold guessing matches, as counts name them."""
@@ -63,6 +57,8 @@ class Collected(NamedTuple):
     problem: Problem
     traces: list[Trace]
     rate: PublishedRate | None
+    way: str = ""
+    """How the row was read, where its fields were not named."""
 
 
 class Part(NamedTuple):
@@ -233,6 +229,7 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
     """Write the problems, their published answers, rejects and counts of one part to `folder`."""
     source = settings.to_read(part.source)
     left_out, golds = 0, Counter[str](dict.fromkeys(GOLDS, 0))
+    ways = Counter[str]()
     with ExitStack() as stack:
         tables = {
             name: stack.enter_context(TableWriter(folder / name, record))
@@ -242,6 +239,7 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
             if isinstance(row, Collected):
                 tables[KEPT].write(row.problem)
                 golds.update(kind_of_gold(row.problem))
+                ways.update([row.way] if row.way else [])
                 of_it = {"problem_id": row.problem.id}
                 for trace in row.traces:
                     tables[TRACES].write(trace.model_copy(update=of_it))
@@ -256,6 +254,7 @@ def collect_part(part: Part, folder: Path, *, settings: CollectSettings, seed: i
                 break
     counts = {Path(name).stem: table.rows for name, table in tables.items()}
     (folder / COUNTS).write_text(json.dumps({**counts, **golds, "left_out": left_out}))
+    (folder / WAYS).write_text(json.dumps(ways))
 
 
 def kind_of_gold(problem: Problem) -> list[str]:
@@ -302,7 +301,8 @@ def checked(row: Row, source: Source, tables: Tables | None = None) -> Collected
     if row.value is not None:
         try:
             traces, rate = traces_of(row.value, source), pass_rate_of(row.value, source)
-            return Collected(to_problem(row.value, source, tables), traces, rate)
+            problem, way = read_row(row.value, source, tables)
+            return Collected(problem, traces, rate, way)
         except (ValueError, RecursionError) as error:
             reason = str(error)
     try:

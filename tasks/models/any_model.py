@@ -15,11 +15,11 @@ from klear.configs.settings.evaluation import WITH_FORMAT, Evaluation
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
 from klear.eval.benchmarks.metrics import upper_bound_of_zero
-from klear.eval.records import Problem
-from klear.eval.row_files import read_rows
+from klear.eval.records import Problem, Rejected
+from klear.eval.rows.reading import reading_line, rejected_lines
 from klear.eval.tables import read_table
 from klear.tasks.answers.distill import api_key
-from klear.tasks.data.collect import collect
+from klear.tasks.data.collect import SOURCES, collect
 from klear.tasks.data.sources import why_not
 from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 from klear.tasks.report.page import render_text
@@ -28,21 +28,14 @@ from klear.tasks.store.store import Artifact, content_digest, scan
 from klear.training.engines.endpoint import described
 from klear.training.layout import chat_file
 
-PROMPTS = ("problem", "question", "prompt", "question_content", "query")
-ANSWERS = ("answer", "expected_answer", "final_answer", "gt", "gold", "target")
-BOXED = ("solution", "reference_solution", "response")
-TESTS = ("tests", "private_test_cases", "input_output", "test_cases", "test")
-DATES = ("date", "contest_date")
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 benchmark = collect.named("benchmark")
 
 
-@stage(GRADER_VERSION, lambda settings: map(Path, settings.files.values()), "evaluation")
+@stage(GRADER_VERSION, group="evaluation")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
-    """What `evaluate` writes, of any model on benchmarks that were collected or lie in files."""
+    """What `evaluate` writes, of any model on benchmarks that were collected."""
     found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
-    for name, file in settings.files.items():
-        found += problems_of_file(Path(file), name) or ()
     chosen: dict[str, list[Problem]] = {p.source: [] for p in found}
     for problem in found:
         if problem.judgeable and len(chosen[problem.source]) != settings.limit:
@@ -98,61 +91,32 @@ def _at(engine: EngineSettings) -> str:
     return f"at {engine.base_url}" + f" ({', '.join(said)})" * bool(said)
 
 
-def settings_to_collect(name: str, file: Path | None) -> CollectSettings:
-    """One benchmark from a file of any rows, or from the hub."""
-    source = source_of_file(name, file) if file else Source(use=name)
+def settings_to_collect(source: Source) -> CollectSettings:
+    """One benchmark, from files of any rows or from the hub."""
     return CollectSettings(root="/", sources=(source,))
 
 
-def source_of_file(name: str, file: Path) -> Source:
-    """A Source for a local file, by the fields of its first row. Raises ValueError that names them
-    when none can be a prompt, an answer or tests."""
-    first = next(read_rows(file), None)
-    if first is None or first.value is None:
-        raise ValueError(f"{file}: {first.error if first else 'holds no rows'}")
-    row = first.value
-
-    def one_of(names: Sequence[str], what: str) -> str:
-        for field in names:
-            if row.get(field) not in (None, ""):
-                return field
-        raise ValueError(
-            f"{file}: no field holds {what} ({', '.join(names)}); the rows have: {', '.join(row)}"
-        )
-
-    fields: dict[str, Any] = {"name": name, "files": [str(file.absolute())]}
-    fields["prompt_field"] = one_of(PROMPTS, "a problem")
-    if date := next((d for d in DATES if d in row), ""):
-        fields["date_field"] = date
-    answered = any(row.get(f) not in (None, "") for f in (*ANSWERS, *BOXED))
-    guess = "code" if not answered and any(t in row for t in TESTS) else "math"
-    if (row.get("domain") if row.get("domain") in ("math", "code") else guess) == "code":
-        fields |= {"domain": "code", "tests_field": one_of(TESTS, "tests")}
-        if row.get("entry_point"):
-            fields["fn_name_field"] = "entry_point"
-    elif (answer := next((a for a in ANSWERS if a in row), None)) is not None:
-        fields["answer_field"] = answer
-    else:
-        fields |= {"answer_field": one_of(BOXED, "an answer"), "answer_in_box": True}
-    return Source.model_validate(fields)
+def reading_lines(collected: Artifact) -> list[str]:
+    """How the rows of a benchmark were read whose fields nobody named, and what was rejected."""
+    (facts,) = json.loads(collected.file(SOURCES).read_text())
+    ways, name = facts.get("read", {}), Path(facts["dataset"]).name
+    first = next(read_table(collected.file("kept.parquet"), Problem))
+    rejected = [row.reason for row in read_table(collected.file("rejected.parquet"), Rejected)]
+    line = [reading_line(name, ways, first)] if ways else []
+    return [*line, *rejected_lines(rejected)] if line or rejected else []
 
 
-def problems_of_file(file: Path, name: str) -> list[Problem] | None:
-    """The problems of a file that already holds Problems (a stage's kept.parquet, say), under the
-    source `name`; None when it holds rows of another kind."""
-    try:
-        if file.suffix == ".parquet":
-            rows = list(read_table(file, Problem))
-        else:
-            rows = [Problem.model_validate(row.value) for row in read_rows(file)]
-    except (KeyError, ValueError):  # a ValidationError is a ValueError
-        return None
-    return [problem.model_copy(update={"source": name}) for problem in rows]
-
-
-def results_text(results: Sequence[BenchmarkResult], costs: Mapping[str, float]) -> str:
+def results_text(
+    results: Sequence[BenchmarkResult], costs: Mapping[str, float], read: Sequence[str] = ()
+) -> str:
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
-    repeatable: protocol, windows, overlaps; and costs."""
+    repeatable: protocol, windows, overlaps, what was `read` from files; and costs."""
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
-    facts = {"s": results[0].statement, "results": results, "zeros": zeros, "costs": costs}
+    facts = {
+        "s": results[0].statement,
+        "results": results,
+        "zeros": zeros,
+        "costs": costs,
+        "read": read,
+    }
     return render_text("terminal/evaluation.txt", **facts)

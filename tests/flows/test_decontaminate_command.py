@@ -74,7 +74,7 @@ def test_lines_that_are_no_utf8_no_json_or_no_text_are_counted_rejects(tmp_path,
     reasons = [row["reason"] for row in rejected]
     assert [r.split(":")[0] for r in reasons[:-1]] == [f"row {n}" for n in range(2, 11)]
     assert rejected[0]["line"] == bad[0].decode()
-    assert "row 6: field 'prompt' is NoneType, not text" in reasons
+    assert "row 6: field prompt: empty" in reasons
     assert "9-gram of bench item 1" in reasons[-1]
     assert "9 of the rejected are malformed" in capsys.readouterr().out
 
@@ -93,7 +93,7 @@ def test_rows_of_a_parquet_file_keep_every_column_as_json(tmp_path: Path, bench:
     rejected = lines(tmp_path / "out/rejected.jsonl")
     shared, malformed = (r.pop("decontaminate_decontaminate_reason") for r in rejected)
     assert "9-gram of bench item 1" in shared
-    assert malformed == "row 3: field 'question' is NoneType, not text"
+    assert malformed == "row 3: field question: missing"
     assert rejected == as_json[1:]
 
 
@@ -165,7 +165,11 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     [
         (None, 2, "does not exist"),
         (b"", 2, "nothing would be protected"),
-        (b'{"a": "b"}', 2, "has no text in prompt, problem, question, text, question_content"),
+        (
+            b'{"a": "b"}',
+            2,
+            "no field holds a problem; its fields: a; looked for: problem, question",
+        ),
         (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
     ],
 )

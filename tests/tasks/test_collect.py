@@ -74,7 +74,7 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
         '{"problem": "lone \\ud800", "answer": "1"}',
         {"problem": "also fine", "answer": "2"},
     )
-    source = Source(name="s", files=("x/bad.jsonl",))
+    source = Source(name="s", files=("x/bad.jsonl",), answer_field="answer")
     kept, rejected, metrics = run(tmp_path, source)
     assert [p.prompt for p in kept] == ["fine", "also fine"]
     reasons = [r.reason for r in rejected]
@@ -96,7 +96,7 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
 
 
 def source(*files: str, **fields) -> Source:
-    return Source.model_validate({"name": "s", "files": files, **fields})
+    return Source.model_validate({"name": "s", "files": files, "answer_field": "answer", **fields})
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from klear.configs.settings.evaluation import (
 )
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Problem
+from klear.eval.rows.reading import source_of
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
-from klear.tasks.models.any_model import identified, problems_of_file, settings_to_collect
+from klear.tasks.models.any_model import identified, settings_to_collect
 from tests.eval.evaluations_by_hand import math_problem
 from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in, rejected_in
 
@@ -169,21 +170,25 @@ def parquet(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
+def of_file(file: Path) -> CollectSettings:
+    return settings_to_collect(source_of("mine", file))
+
+
 def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
     tests = [{"input": "1\n", "output": "2\n"}]
     file = parquet(tmp_path / "theirs.parquet", {"question": "Add one.", "tests": tests})
-    assert problems_of_file(file, "mine") is None
-    (problem,) = collected(tmp_path / "o", settings_to_collect("mine", file))
+    (problem,) = collected(tmp_path / "o", of_file(file))
     assert problem.prompt == "Add one."
     assert (problem.tests.kind, len(problem.tests.cases)) == ("stdin", 1)
     other = parquet(tmp_path / "o.parquet", {"prompt": "Add.", "domain": "math", "numbers": 7})
-    assert problems_of_file(other, "mine") is None
+    with pytest.raises(ValueError, match="gives no problem: 1 rows are rejected"):
+        collected(tmp_path / "p", of_file(other))
 
 
 def test_a_parquet_of_ours_is_read_as_it_is_under_its_new_name(tmp_path):
     rows = [math_problem(p, "old") for p in ("a", "b")]
     folder_with(tmp_path, kept=rows)
-    found = problems_of_file(tmp_path / "kept.parquet", "mine")
+    found = collected(tmp_path / "o", of_file(tmp_path / "kept.parquet"))
     assert found == [p.model_copy(update={"source": "mine"}) for p in rows]
 
 
@@ -196,9 +201,5 @@ def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path, name)
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
         "entry_point": name,
     }
-    settings = settings_to_collect("mine", jsonl(tmp_path / "rows.jsonl", row))
-    (source,) = settings.sources
-    assert source.fn_name_field == ("entry_point" if name else "")
-    if name:
-        (problem,) = collected(tmp_path / "o", settings)
-        assert problem.tests.fn_name == "add"
+    (problem,) = collected(tmp_path / "o", of_file(jsonl(tmp_path / "rows.jsonl", row)))
+    assert problem.tests.fn_name == (name or None)

@@ -1,6 +1,6 @@
 r"""The gold of a row where its field holds more: a number after `####`, a box, "the answer is 7".
 
-And what is no gold for any checker: sentences, programs, a letter without its options.
+And what is none: a program, or a letter without its options.
 """
 
 import re
@@ -16,15 +16,13 @@ _ANNOUNCED = re.compile(
 _TAG = re.compile(r"<answer>(?=.*</answer>)", re.DOTALL)
 _FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_SENTENCES = re.compile(r"[a-z)\d$]\.\s+[A-Z\\$]")
 _PROGRAM = re.compile(
     r"^\s*(?:def |class |import |from \w[\w.]* import |print\(|#include|```)", re.M
 )
 _FILLER = re.compile(
     r"^(?:therefore|thus|then|simply|exactly|just|indeed|equal to|equals)\b[\s,]*", re.I
 )
-MOST_WORDS = 8
-"""Words of a gold in words; what has more is a sentence that nobody answers to the letter."""
+A_PROGRAM = "a program is no answer to compare with"
 
 
 class Rule(NamedTuple):
@@ -61,19 +59,11 @@ def after_mark(text: str, mark: str, name: str) -> str:
     return gold
 
 
-def why_no_gold(gold: str, prompt: str) -> str:
-    """Why nothing could match the gold; empty where it may."""
-    if is_program(gold):
-        return "a program is no answer to compare with, and no field holds tests"
-    words = _WORD.findall(_FORMULA.sub(" ", gold))
-    if len(words) > MOST_WORDS or _SENTENCES.search(gold):
-        return f"reads like prose, which no answer matches: {gold[:60]!r}"
+def is_bare_letter(gold: str, prompt: str) -> bool:
+    """Whether the gold is a letter that the prompt does not have: its options are elsewhere."""
     letter = gold.strip("()[]. ")
-    if re.fullmatch("[A-J]", letter) and not re.search(
-        rf"(?<![A-Za-z]){letter}(?![A-Za-z])", prompt
-    ):
-        return f"the letter {letter!r}, and the prompt has no options"
-    return ""
+    apart = rf"(?<![A-Za-z]){letter}(?![A-Za-z])"
+    return bool(re.fullmatch("[A-J]", letter)) and not re.search(apart, prompt)
 
 
 def is_program(text: str) -> bool:

@@ -1,0 +1,182 @@
+"""Files of problems, whoever wrote them: what is read from each row, and a line that says it.
+
+gsm8k.jsonl: 1,319 math problems · prompt: question · gold: answer after "####" · first: …
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.sources import Source
+from klear.eval.answers import writable
+from klear.eval.records import Problem
+from klear.eval.row_files import read_rows, stem
+from klear.eval.rows.fields import field_of
+from klear.eval.rows.gold_text import A_PROGRAM
+from klear.eval.rows.shape import described, first_of, folded, own_problem, quoted, recognised
+from klear.eval.rows.to_problem import Tables, to_problem
+
+IDS = ("id", "problem_id", "task_id", "question_id", "unique_id", "uid", "idx", "index", "name")
+ABOUT = (
+    *IDS, "source", "license", "licence", "split", "dataset", "difficulty", "level", "type", "url",
+    "subject", "topic", "category", "tags", "language", "date", "year", "domain", "data_source",
+)  # fmt: skip
+"""Fields that say something of a problem and are neither prompt nor gold."""
+NAMES = {
+    "prompt": "prompt_field", "gold": "answer_field", "answer": "answer_field",
+    "tests": "tests_field", "options": "options_field", "function": "fn_name_field",
+    "after": "answer_after", "date": "date_field", "checker": "checker_field",
+}  # fmt: skip
+"""What `--fields` calls the fields of a Source."""
+OWN = "rows of klear"
+MOST_SHOWN = 3
+ROWS_TRIED = 20
+
+
+class Reading(NamedTuple):
+    """The problems of one file, and what is to be said of it."""
+
+    file: str
+    problems: list[Problem]
+    own_ids: dict[str, str]
+    """The id that a row brings → that of its problem, where no two rows share one."""
+    ways: Counter[str]
+    """How rows were read, in words → how many."""
+    rejected: list[str]
+
+    def lines(self) -> list[str]:
+        return [
+            reading_line(self.file, self.ways, self.problems[0]),
+            *rejected_lines(self.rejected),
+        ]
+
+
+def read_row(
+    row: dict[str, Any], source: Source, tables: Tables | None = None
+) -> tuple[Problem, str]:
+    """The problem in a row, and in words how it was read by shape. Raises ValueError."""
+    if not source.by_shape:
+        return to_problem(row, source, tables), ""
+    if own := own_problem(row, source):
+        return own, f"{own.domain}|{OWN}"
+    named, remark = recognised(row, source)
+    return to_problem(row, named, tables), f"{named.domain}|{described(named)}{remark}"
+
+
+def read_problems(path: Path, source: Source) -> Reading:
+    """All rows of one file. Raises ConfigError when none is a problem, with what would help, or
+    when the rows are programs without tests; ValueError when the file is damaged."""
+    reading = Reading(path.name, [], {}, Counter(), [])
+    twice = set[str]()
+    for row in read_rows(path):
+        try:
+            if row.value is None:
+                raise ValueError(row.error)
+            problem, way = read_row(row.value, source)
+        except (ValueError, RecursionError) as error:
+            reading.rejected.append(f"row {row.number}: {writable(str(error))}")
+            continue
+        reading.problems.append(problem)
+        reading.ways[way] += 1
+        own = str(field_of(row.value, first_of(row.value, IDS)))
+        if reading.own_ids.setdefault(own, problem.id) != problem.id:
+            twice.add(own)
+    for name in twice:
+        del reading.own_ids[name]
+    refuse_file(path, source, len(reading.problems), reading.rejected)
+    return reading
+
+
+def refuse_file(path: Path, source: Source, kept: int, rejected: list[str]) -> None:
+    """Raises ConfigError for a file without a problem, or one whose rows hold programs and no
+    tests: what is left of it reads like math and is none."""
+    programs = source.by_shape and any(A_PROGRAM in reason for reason in rejected)
+    if kept and not programs:
+        return
+    what = "holds no problem" if rejected else "holds no problem: it has no rows"
+    fix = suggested(path, source) if rejected and not programs else ""
+    if programs:
+        what = "holds programs as answers and no tests, so nothing can judge answers to it"
+        fix = "for its prompts alone: a source of collect with gold_optional: true"
+    raise ConfigError([f"{path}: {what}", *rejected[:MOST_SHOWN], *filter(None, [fix])])
+
+
+def suggested(path: Path, source: Source) -> str:
+    """Fields to name on the command line with which rows of the file can be read; else empty."""
+    rows = [row.value for row in islice(read_rows(path), ROWS_TRIED) if row.value]
+    kinds = str | int | float
+    fields = [n for n, v in (rows[0] if rows else {}).items() if isinstance(v, kinds) and n != ""]
+    fields = [name for name in fields if folded(name) not in map(folded, ABOUT)]
+    length = {name: sum(len(str(row.get(name))) for row in rows) for name in fields}
+    base = Source(name=source.name, files=source.files, by_shape=True)
+    for prompt in sorted(fields, key=lambda name: -length[name])[:MOST_SHOWN]:
+        for gold in sorted(fields, key=lambda name: length[name]):
+            trial = base.model_copy(update={"prompt_field": prompt, "answer_field": gold})
+            if prompt != gold and all(_reads(row, trial) for row in rows):
+                return f"try: --fields prompt={quoted(prompt)},gold={quoted(gold)}"
+    return ""
+
+
+def _reads(row: dict[str, Any], source: Source) -> bool:
+    try:
+        read_row(row, source)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def source_of(name: str, file: Path, fields: str = "", use: str = "") -> Source:
+    """A source for one file: by shape, with the fields of `fields` (`prompt=Q,gold="Correct
+    Answer"`), or with those of a catalogue entry. Raises ConfigError."""
+    named = dict[str, Any]()
+    for part in filter(None, (text.strip() for text in fields.split(","))):
+        key, equals, field = part.partition("=")
+        target = NAMES.get(key.strip(), key.strip())
+        if not equals or target not in Source.model_fields:
+            known = ", ".join(NAMES)
+            raise ConfigError([f"--fields {part}: write NAME=FIELD; names are {known}"])
+        named[target] = field.strip().strip("\"'")
+    how = {"use": use} if use else {"by_shape": True}
+    domain = {"domain": "code"} if "tests_field" in named and not use else {}
+    values = {"name": name, "files": [str(file.absolute())], **how, **domain, **named}
+    try:
+        return Source.model_validate(values)
+    except ValueError as error:
+        raise ConfigError([f"{file}: {error}"]) from error
+
+
+def named_files(paths: list[Path]) -> dict[str, Path]:
+    """Files by a name each: that before the suffix, or the path where two would be the same."""
+    times = Counter(stem(path) for path in paths)
+    return {stem(path) if times[stem(path)] == 1 else str(path): path for path in paths}
+
+
+def reading_line(file: str, ways: Mapping[str, int], first: Problem) -> str:
+    """One line on how the rows of a file are read."""
+    kinds = []
+    for way, count in sorted(ways.items(), key=lambda item: -item[1]):
+        domain, _, words = way.partition("|")
+        kinds.append(f"{count:,} {domain} problem{'s' * (count != 1)} · {words}")
+    tests = first.tests
+    gold = first.answer or (f"{len(tests.cases)} {tests.kind} tests" if tests else "no gold")
+    return f'{file}: {"; ".join(kinds)} · first: "{_cut(first.prompt, 40)}" → {_cut(gold, 40)}'
+
+
+def rejected_lines(rejected: list[str]) -> list[str]:
+    """How many rows are rejected, and the first of each reason."""
+    kinds = dict[str, str]()
+    for text in rejected:
+        kinds.setdefault(text.partition(": ")[2].partition(":")[0], text)
+    if not rejected:
+        return []
+    count = f"{len(rejected):,} row{'s' * (len(rejected) != 1)} rejected"
+    more = [f"  {text[:300]}" for text in kinds.values()]
+    return [f"  {count}; the first of each kind:", *more[:MOST_SHOWN]]
+
+
+def _cut(text: str, most: int) -> str:
+    text = " ".join(writable(text).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
