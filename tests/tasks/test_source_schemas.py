@@ -304,7 +304,7 @@ def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
 
 
 def source(**fields: Any) -> Source:
-    return Source.model_validate({"name": "s", "files": ["x"], **fields})
+    return Source.model_validate({"name": "s", "files": ["x"], "by_shape": False, **fields})
 
 
 @pytest.mark.parametrize(
