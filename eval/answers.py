@@ -45,12 +45,12 @@ def writable(text: str) -> str:
 
 
 def has_closed_think(text: str) -> bool:
-    """Exactly one well-formed think block, and nothing but whitespace before it. It may be empty;
-    one more that is empty may stand before it, which is how a template switches thinking off."""
-    empty = _EMPTY_BLOCK.match(text)
-    if empty and THINK_OPEN in text[empty.end() :]:
-        text = text[empty.end() :]
+    """Exactly one well-formed think block, and nothing but whitespace before it. An empty one is
+    closed: a template writes it to switch thinking off, and a model that thinks all the same may
+    write one block more, or the end of one."""
     opened, closed = text.count(THINK_OPEN), text.count(THINK_CLOSE)
+    if _EMPTY_BLOCK.match(text):
+        return opened <= closed <= 2 and after_think(text) is not None
     return text.lstrip().startswith(THINK_OPEN) and opened == closed == 1
 
 

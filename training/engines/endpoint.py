@@ -266,10 +266,13 @@ class EndpointEngine(Engine):
 
     def _body(self, request: Request) -> Any:
         """What a request says, as arguments of the client."""
+        extra = {self._names.get(n, n): v for n, v in self._values(request).items()}
+        if kwargs := self.settings.chat_template_kwargs:  # vLLM's and SGLang's name
+            extra["chat_template_kwargs"] = kwargs
         return {
             "model": self.settings.model,
             "messages": [{"role": "user", "content": request.prompt}],
-            "extra_body": {self._names.get(n, n): v for n, v in self._values(request).items()},
+            "extra_body": extra,
         }
 
     def _take(self, request: Request, reply: Reply, broken: int) -> Sample:
