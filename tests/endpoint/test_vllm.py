@@ -126,6 +126,6 @@ def test_klear_eval_scores_the_served_model_and_names_what_is_served(
     short = ["--set", "evaluate.sampling.max_tokens=16"]
     more = ["--bench", str(file), *short]
     assert main(["eval", server, "--k", "2", *more]) == 0
-    assert "tiny-teacher (at 127.0.0.1" in capsys.readouterr().out
+    assert "tiny-teacher (at http://127.0.0.1" in capsys.readouterr().out
     assert main(["eval", server, "--model", "r1", *more]) == 1
     assert "it serves: tiny-teacher" in capsys.readouterr().err
