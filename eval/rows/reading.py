@@ -90,6 +90,20 @@ def read_problems(path: Path, source: Source) -> Reading:
     return reading
 
 
+def refuse_early(path: Path, source: Source) -> None:
+    """Raises ConfigError as `read_problems` does, before a file is collected; all of it is
+    read only where its first rows are in doubt."""
+    kept, programs = 0, False
+    for row in islice(read_rows(path), ROWS_TRIED):
+        try:
+            read_row(row.value or {}, source)
+            kept += 1
+        except (ValueError, RecursionError) as error:
+            programs |= A_PROGRAM in str(error)
+    if programs or not kept:
+        read_problems(path, source)
+
+
 def refuse_file(path: Path, source: Source, kept: int, rejected: list[str]) -> None:
     """Raises ConfigError for a file without a problem, or one whose rows hold programs and no
     tests: what is left of it reads like math and is none."""

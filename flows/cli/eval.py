@@ -26,7 +26,7 @@ from klear.configs.settings.evaluation import (
 from klear.configs.settings.explain import ConfigError, nearest
 from klear.configs.settings.sources import Source
 from klear.eval.row_files import SUFFIXES
-from klear.eval.rows.reading import named_files, source_of
+from klear.eval.rows.reading import named_files, refuse_early, source_of
 from klear.tasks.stage.child import ChildFailed
 from klear.training.engines.interface import EngineError
 
@@ -133,6 +133,7 @@ def _benchmarks(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, So
                 raise ConfigError([f"--bench {text}: no such file"])
             name = names[str(paths[text])]
             files[name] = source_of(name, paths[text], options.fields, options.use)
+            refuse_early(paths[text], files[name])
             found.append(BenchmarkProtocol(name=name, source=name, k=1, question=WITH_FORMAT))
         elif text in known:
             found.append(known[text])

@@ -17,7 +17,7 @@ from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.sources import Source
 from klear.eval.judge.judge import Judge
 from klear.eval.row_files import read_rows
-from klear.eval.rows.reading import named_files, read_problems, read_row, source_of
+from klear.eval.rows.reading import named_files, read_problems, read_row, refuse_early, source_of
 from klear.flows.cli.main import main
 from tests.shared_data import DATA
 
@@ -94,8 +94,10 @@ def test_a_refusal_names_every_field_looked_for_and_a_fix_that_works_when_typed(
 def test_programs_without_tests_are_no_math(tmp_path):
     rows = [{"input": "Add.", "output": "x", "solution": "def f():\n    return 1"},
             {"input": "b", "output": "7"}]  # fmt: skip
-    with pytest.raises(ConfigError, match="holds programs as answers and no tests"):
-        read_problems(write(tmp_path / "r.jsonl", *rows), BY_SHAPE)
+    path = write(tmp_path / "r.jsonl", *rows)
+    for refuse in (read_problems, refuse_early):  # judge and preview; eval
+        with pytest.raises(ConfigError, match="holds programs as answers and no tests"):
+            refuse(path, BY_SHAPE)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz", ".jsonl.gz", ".jsonl.zst"])
