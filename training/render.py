@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
 from klear.eval.answers import THINK_CLOSE, THINK_OPEN, after_think
+from klear.eval.thinking import KNOWN
 from klear.training.layout import CHAT_FILE, chat_file
 
 CHATML = (
@@ -145,11 +147,12 @@ class ChatFormat:
             text = self.lead + text
         return text.replace(THINK_OPEN, self.marks[0]).replace(THINK_CLOSE, self.marks[1])
 
-    @property
+    @cached_property
     def _dropped(self) -> set[int]:
         """Special tokens that are no part of a text."""
         special = {i for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
-        kept = (THINK_OPEN, THINK_CLOSE, *(self.marks or ()), self.lead)
+        kept = [THINK_OPEN, THINK_CLOSE, *(self.marks or ()), self.lead]
+        kept += [tag for tags in KNOWN for tag in tags]  # seen, they are named
         return special - {i for text in kept for i in _ids(self.tokenizer, text)}
 
 

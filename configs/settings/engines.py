@@ -152,7 +152,7 @@ class EngineSettings(Settings):
     grade_field: str = ""
     """Published grade, compared with our judge"""
     think_tags: tuple[str, str] | None = None
-    """Tags around thinking, if not <think>: of recorded texts, and of what an endpoint answers, as
+    """Tags around thinking, if not <think>: of recorded texts, and of what a model answers, as
     ["<seed:think>", "</seed:think>"]"""
     solution_tags: tuple[str, str] | None = None
     """Tags around the solution, which are taken away (recorded, openai)"""

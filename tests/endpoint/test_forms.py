@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.engines import EngineSettings
+from klear.eval.thinking import KNOWN, foreign_tags, with_think_tags
 from klear.training.engines.refusals import read_refusal
 from klear.training.engines.reply import BrokenReply, Reply
-from klear.training.engines.thinking import KNOWN, foreign_tags, with_think_tags
 
 THOUGHT, SAID = "so it is 7\n\\boxed{7}", "The answer is \\boxed{7}."
 PARTS = [{"type": "text", "text": SAID[:5]}, {"type": "text", "text": SAID[5:]}]

@@ -21,7 +21,7 @@ from klear.eval.answers import extract_boxed, has_closed_think
 from klear.eval.records import Example, Problem
 from klear.eval.tables import read_table, write_table
 from klear.training.base import create_base, small_tokenizer
-from klear.training.engines.interface import Request
+from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel
 from klear.training.launch.jobs import BaseJob, RLJob
 from klear.training.models import load_model, load_tokenizer
@@ -301,3 +301,21 @@ def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answ
     rows = Dataset.from_list([{"prompt": prompt}] * 4)
     make_trainer(pay, rollout_func=answered, train_dataset=rows).train()
     assert set(seen) == {prefill + "42"}
+
+
+def test_thinking_in_tags_that_nobody_named_is_refused_by_a_local_engine_and_read_when_named(files):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    tags = ("[THINK]", "[/THINK]")
+    tokenizer.add_special_tokens({"additional_special_tokens": list(tags)})
+    text = "[THINK]It is \\boxed{41}.[/THINK]\\boxed{42}"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def answer(think_tags: Any) -> Any:
+        how = {"kind": "transformers", "model": str(files["checkpoint"])}
+        engine = LocalModel(EngineSettings(**how, think_tags=think_tags), Sampling())
+        engine.chat = ChatFormat.of(tokenizer)
+        return engine.sample(Request("p", 0, "?"), 3, [*ids, *engine.chat.closing])
+
+    with pytest.raises(EngineError, match=r"thinks in \[THINK\]…\[/THINK\].*set engine.think_tags"):
+        answer(None)
+    assert answer(tags).text == "<think>It is \\boxed{41}.</think>\\boxed{42}"

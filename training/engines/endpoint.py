@@ -27,12 +27,12 @@ import openai
 
 from klear.configs.settings.engines import MOST_REQUESTS, OMIT, EngineSettings, Parameter, Sampling
 from klear.eval.records import Sample
+from klear.eval.thinking import foreign_tags, name_tags
 from klear.training.engines.admission import MOST_TOLD_S, Admission, Ticket, seconds_to_wait
 from klear.training.engines.in_flight import InFlight
 from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
 from klear.training.engines.refusals import Refusal, read_refusal
 from klear.training.engines.reply import BrokenReply, Reply
-from klear.training.engines.thinking import foreign_tags
 
 FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
     401: "the key is refused",
@@ -281,11 +281,7 @@ class EndpointEngine(Engine):
         self._check_name(reply.model, broken)
         text = reply.text(s)
         if tags := foreign_tags(text):
-            pair = json.dumps(tags, ensure_ascii=False)
-            raise EngineError(
-                f"{s.base_url}: {s.model} thinks in {tags[0]}…{tags[1]}, which would be judged as "
-                f"its answer: set engine.think_tags='{pair}'"
-            )
+            raise EngineError(f"{s.base_url}: {name_tags(s.model, tags)}")
         self._answered += 1
         self._failed_in_a_row = 0
         self._note(reply)

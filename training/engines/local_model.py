@@ -8,6 +8,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Sample
+from klear.eval.thinking import foreign_tags, name_tags, with_think_tags
 from klear.training.engines.interface import Engine, EngineError, Request
 from klear.training.models import NO_CODE, load_tokenizer
 from klear.training.render import chat_format
@@ -50,8 +51,17 @@ class LocalModel(Engine):
             text = self.chat.continuation(ids)
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = (self.settings.think_prefill or self.chat.prefill) + text
+            text = self._in_our_tags(text)
         model, tokens = self.settings.model, len(ids or ())
         return request.answered(model, text, finish, prompt_tokens, tokens)
+
+    def _in_our_tags(self, text: str) -> str:
+        """Raises EngineError for thinking in tags that nobody named: the judge would read on."""
+        if tags := self.settings.think_tags:
+            return with_think_tags(text, tags)
+        if tags := foreign_tags(text):
+            raise EngineError(name_tags(self.settings.model, tags))
+        return text
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:

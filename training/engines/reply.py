@@ -11,8 +11,8 @@ from typing import Any
 from klear.configs.settings.engines import EngineSettings
 from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
 from klear.eval.records import FinishReason
+from klear.eval.thinking import parts_of, with_think_tags
 from klear.training.engines.refusals import read_refusal
-from klear.training.engines.thinking import parts_of, with_think_tags
 
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {

@@ -15,8 +15,8 @@ from klear.eval.families import by_example, countdown
 from klear.eval.judge.grades import Grade
 from klear.eval.records import FinishReason, Rejected, Sample, problem_id
 from klear.eval.row_files import Row, find_files, read_rows
+from klear.eval.thinking import with_think_tags
 from klear.training.engines.interface import Engine, EngineError, Request
-from klear.training.engines.thinking import with_think_tags
 
 FAMILIES = (countdown, by_example)
 

@@ -1,6 +1,7 @@
 """Where thinking ends and the answer begins, in the forms of other models: their tags become
 <think>…</think>, and a message that is a list of parts becomes two texts."""
 
+import json
 import re
 from typing import Any
 
@@ -43,6 +44,15 @@ def foreign_tags(text: str) -> Tags | None:
         elif text.startswith(opened, start) or (not PLAIN.fullmatch(closed) and closed in text):
             return opened, closed
     return None
+
+
+def name_tags(model: str, tags: Tags) -> str:
+    """What to set where `model` thinks in `tags`."""
+    pair = json.dumps(tags, ensure_ascii=False)
+    return (
+        f"{model} thinks in {tags[0]}…{tags[1]}, which would be judged as its answer: set "
+        f"engine.think_tags='{pair}'"
+    )
 
 
 def with_think_tags(text: str, tags: Tags) -> str:
