@@ -71,7 +71,7 @@ HEADINGS = {
     "output_specification": "Output", "interaction_format": "Interaction", "examples": "Examples",
     "note": "Note",
 }  # fmt: skip
-_ANY = Source(name="any", files=("any",), by_shape=True)
+_ANY = Source(name="any", files=("any",), by_shape=True, gold_optional=True)
 _IMPORTS = re.compile(r"(?:\s*(?:from [\w.]+ )?import [^\n]*(?:\n|$))+\s*")
 _WRONG_ONE = re.compile(r"(?:incorrect|wrong)_?(?:answer|option)_?(\d)|distractor_?(\d)")
 _COLUMNS = (("a", "b", "c", "d", "e"), *(
@@ -155,7 +155,7 @@ def _prompt_fields(row: dict[str, Any], source: Source) -> dict[str, Any]:
     """prompt_field, or prompt_parts where the statement is in several; and instructions around it
     that ask for another form of answer, which the catalogue knows."""
     fields: dict[str, Any] = {}
-    if not source.strip_prefixes and not source.strip_suffixes:
+    if not (source.strip_prefixes or source.strip_suffixes or source.gold_optional):
         entries = read_catalogue("catalogue").values()
         for key in ("strip_prefixes", "strip_suffixes"):
             fields[key] = tuple(t for e in entries for t in e.get(key, ()))

@@ -17,7 +17,9 @@ from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
 from klear.configs.settings.explain import ConfigError, nearest
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.row_files import SUFFIXES, find_files, stem
+from klear.eval.row_files import SUFFIXES, find_files, read_rows, stem
+from klear.eval.rows.fields import BadField
+from klear.eval.rows.shape import text_of_problem
 
 
 def contamination(
@@ -148,4 +150,8 @@ def source_of(text: str) -> Source:
     given: dict[str, Any] = {"files": [str(file) for file in files], "gold_optional": True}
     if name in entries:
         return Source(use=name, **given)
+    try:
+        text_of_problem(next((row.value or {} for row in read_rows(files[0])), {}))
+    except BadField as error:
+        raise ConfigError([f"{files[0]}: the first row has no text: {error}"]) from error
     return Source(name=name, by_shape=True, **given)

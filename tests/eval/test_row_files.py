@@ -110,9 +110,9 @@ def test_globs_are_sorted_and_give_each_file_once_whatever_the_folder_is_called(
 def test_a_missing_file_and_an_unknown_format_are_named_with_the_setting(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"source 'x', files: no file nothing\*\.jsonl"):
         find_files(["nothing*.jsonl"], tmp_path, "source 'x', files")
-    (tmp_path / "table.csv").write_text("a,b\n")
-    with pytest.raises(ConfigError, match=r"table\.csv is none of \.jsonl"):
-        find_files(["table.csv"], tmp_path, "files")
+    (tmp_path / "table.xls").write_text("a,b\n")
+    with pytest.raises(ConfigError, match=r"table\.xls is none of \.jsonl"):
+        find_files(["table.xls"], tmp_path, "files")
 
 
 def test_an_array_that_is_too_large_is_refused_with_the_cure(tmp_path, monkeypatch):

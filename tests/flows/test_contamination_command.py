@@ -63,7 +63,7 @@ def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(p
     [
         (["deepscalr"], "deepscalr: no such source in the catalogue; did you mean deepscaler?"),
         (["aime24=none.jsonl"], "aime24: no file none.jsonl below"),
-        (["odd.jsonl"], "the first row has no text in prompt, problem"),
+        (["odd.jsonl"], "no field holds a problem; its fields: text_of_it"),
         ([], "name at least one source"),
     ],
 )
