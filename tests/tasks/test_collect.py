@@ -290,7 +290,7 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     monkeypatch.setattr(module, "read_source", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         collected(tmp_path / "out", settings)
-    read = [module.Collected(module.to_problem(row, source), [], None)]
+    read = [module.Collected(module.read_row(row, source)[0], [], None)]
     monkeypatch.setattr(module, "read_source", lambda *_: iter(read))
     collected(tmp_path / "out", settings)
     (facts,) = json.loads((tmp_path / "out" / "sources.json").read_text())
