@@ -142,16 +142,17 @@ def state_bytes(
 def layer_bytes(facts: ModelFacts, tokens: int, lora: LoraSettings | None = None) -> int:
     """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per token:
     16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
-    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8. An adapter saves its
-    own copy of its inputs, and the r numbers between A and B."""
+    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8. Frozen weights have no
+    gradient that needs 8·h + 2·f + 2·d·(H + KV) of it, the inputs of linear layers and of the
+    norms' weights; an adapter saves its own copy of its inputs, and the r numbers between A and B.
+    """
     d = facts.head_dim
     heads = (10 * d + 8) * facts.heads + (10 * d + 4) * facts.kv_heads
-    own = (
-        sum(BF16 * (inputs + lora.rank) for inputs, _ in facts.adapted(lora).values())
-        if lora
-        else 0
-    )
-    return tokens * (16 * facts.hidden + 8 * facts.mlp + heads + 8 + own)
+    each = 16 * facts.hidden + 8 * facts.mlp + heads + 8
+    if lora:
+        each -= 8 * facts.hidden + 2 * facts.mlp + 2 * d * (facts.heads + facts.kv_heads)
+        each += sum(BF16 * (inputs + lora.rank) for inputs, _ in facts.adapted(lora).values())
+    return tokens * each
 
 
 def activation_bytes(

@@ -91,7 +91,8 @@ def test_adapters_save_their_inputs_and_are_all_that_has_a_state(lora):
     deeper = replace(WIDE, layers=WIDE.layers + 2)
     both = (saved_bytes(f, checkpointing=False, lora=lora) for f in (WIDE, deeper))
     measured = -(next(both) - next(both)) / 2
-    assert sizing.layer_bytes(WIDE, TOKENS, lora) == pytest.approx(measured, rel=0.05)
+    copies = 2 * WIDE.adapter_parameters(lora) / WIDE.layers  # in bf16, counted apart
+    assert sizing.layer_bytes(WIDE, TOKENS, lora) == pytest.approx(measured - copies, rel=0.02)
     model: Any = Qwen3ForCausalLM(config_of(WIDE)).bfloat16()
     tuned = get_peft_model(model, adapters(model, lora))
     trained = [p for p in tuned.parameters() if p.requires_grad]
