@@ -1,7 +1,8 @@
 """A pretrained model through the chain of the profile `pocket`, cut to two dozen rows in GSM8K's
 form: SmolLM2-135M-Instruct learns to think from worked solutions, then by RL, and is evaluated.
 
-Killed once in SFT, and run again; sampled by transformers and by vLLM.
+Killed once in SFT, and run again; sampled by transformers with ChatML, and by vLLM with a template
+that opens the think block.
 """
 
 import json
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from klear.eval.tables import column
+from klear.training.render import CHATML
 from tests.smollm2 import smollm2
 
 pytestmark = pytest.mark.system
@@ -76,7 +79,7 @@ def profile(place: Path, name: str, **changes: Any) -> Path:
         ]},
         "benchmarks": {"sources": [{"use": "gsm8k", "files": ["test.jsonl"]}]},
         "decontaminate": {"min_coverage": 0.9},  # the rows differ by their numbers
-        "base": {"model": str(place / "smollm2")},
+        "base": {"model": str(place / "smollm2"), **changes.get("base", {})},
         "sft": {"epochs": 2, "batch_tokens": 512, "checkpoint_steps": 2},
         "rl_math": {**rl, **changes.get("rl_math", {})},
         "evaluate": {"sampling": {"max_tokens": 128}, "protocols": [{"name": "gsm8k", "k": 2}],
@@ -144,8 +147,14 @@ def test_a_pretrained_model_is_trained_on_worked_solutions_killed_and_trained_on
     assert steps == sorted(set(steps))  # the second run went on
 
 
-def test_the_same_with_vllm(place):
+def test_the_same_with_vllm_and_a_template_that_opens_the_think_block(place):
+    template = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>\\n' }}{% endif")
+    (place / "opens.jinja").write_text(template)
     file = profile(
-        place, "with_vllm", rl_math={"engine": "vllm_colocate"}, evaluate={"engine": "vllm"}
-    )
-    check(results(start(place, file)))
+        place, "with_vllm", base={"chat_template": str(place / "opens.jinja")},
+        rl_math={"engine": "vllm_colocate"}, evaluate={"engine": "vllm"},
+    )  # fmt: skip
+    stages = results(start(place, file))
+    check(stages)
+    texts = column(stages["evaluate_rl_math"][0] / "samples.parquet", "text")
+    assert all(text.startswith("<think>\n") and text.count("<think>") == 1 for text in texts)
