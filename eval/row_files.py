@@ -228,6 +228,27 @@ def _opened(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
+def first_rows(path: Path, size: int) -> Iterator[Row]:
+    """Rows from the beginning of a file, also of an array too large to be read whole in passing:
+    of a .json file those within `size` unpacked bytes, each with its text in `raw`, of others as
+    many as are asked for."""
+    if ".json" not in path.suffixes[-2:]:
+        yield from read_rows(path)
+        return
+    with _opened(path) as stream:
+        text = stream.read(size).decode("utf-8", "ignore")
+    decoder, number, at = json.JSONDecoder(), 0, text.find("{")
+    while at >= 0:
+        start = at
+        try:
+            value, at = decoder.raw_decode(text, start)
+        except ValueError:  # the end of the part
+            return
+        number, at = number + 1, text.find("{", at)
+        if at >= 0:
+            yield Row(path.name, number, value, "", text[start:at])
+
+
 def _table_rows(path: Path) -> Iterator[Found]:
     """Rows of texts, named by the first line."""
     csv.field_size_limit(LARGEST_ROW)

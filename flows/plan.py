@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import isnan, nan
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,9 @@ from rich.text import Text
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.topology import Assumptions, Topology
 from klear.flows.stages import Call, calls
-from klear.tasks.planning.plan import Planner
+from klear.tasks.data.sources import GOLDS
+from klear.tasks.planning.plan import ASSUMED as RESTS
+from klear.tasks.planning.plan import ROWS, Planner
 from klear.tasks.planning.work import SAVED
 from klear.tasks.report.page import render
 from klear.tasks.report.run_story import PlannedStage, duration, size
@@ -30,6 +33,12 @@ _WORDS = ("stage", "action", "why")
 def tokens(count: float) -> str:
     """`37.5 G`."""
     return size(count).removesuffix("B").rstrip()
+
+
+def rows_of(stage: PlannedStage) -> float | None:
+    """Rows or answers of its result; None where it has none, or nobody can tell how many."""
+    count = next((n for name in ROWS if (n := stage.counts.get(name)) is not None), nan)
+    return None if isnan(count) else count
 
 
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
@@ -84,11 +93,13 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
     table = []
     for s in stages:
         why = "; ".join(filter(None, (s.why, s.binds)))
-        row = {"stage": s.stage, "action": s.action, "why": why}
+        row = {"stage": s.stage, "action": s.action, "why": why, "rows": NOT_MEASURED}
         for column, (figure, written, _) in known.items():
             value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
             text = NOT_MEASURED if value is None else mark + written(value)
             row[column] = f"({text})" if s.action == "reuse" and value is not None else text
+        if (count := rows_of(s)) is not None:
+            row["rows"] = f"{ASSUMED if s.counts.get(RESTS, 0.0) else ''}{count:,.0f}"
         table.append(row)
     return table
 
@@ -110,8 +121,9 @@ def critical_path(stages: Sequence[PlannedStage]) -> tuple[float, list[str]]:
 def assumptions(stages: Plan) -> list[tuple[str, str]]:
     """(`name = value`, what it means and which stages rest on it) of every assumption."""
     return [
-        (f"{name} = {getattr(stages.topology.assume, name):,}", f"{field.description} ({users})")
+        (f"{name} = {'none' if value is None else f'{value:,}'}", f"{field.description} ({users})")
         for name, field in Assumptions.model_fields.items()
+        for value in (getattr(stages.topology.assume, name),)
         if (users := ", ".join(dict.fromkeys(s.stage for s in stages if name in s.assumptions)))
     ]
 
@@ -133,7 +145,12 @@ def summary(stages: Plan) -> str:
             for figure, written, said in _FIGURES.values()
             if (total := sum(getattr(s, figure) or 0.0 for s in todo))
         ],
-        saved=[(s.stage, tokens(s.counts[SAVED])) for s in todo if s.counts.get(SAVED)],
+        saved=[(s.stage, tokens(n)) for s in todo if (n := s.counts.get(SAVED, 0.0)) > 0],
+        golds=[
+            (s.stage, *(f"{s.counts.get(kind, 0.0):,.0f}" for kind in GOLDS))
+            for s in stages
+            if any(s.counts.get(kind) for kind in GOLDS)
+        ],
         plan=stages,
         assumptions=assumptions(stages),
         prices=[(s.stage, s.prices) for s in stages if s.prices],

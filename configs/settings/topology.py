@@ -29,24 +29,25 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 class Assumptions(Settings):
     """What a plan takes for granted until the store holds a measurement; all of it is printed. What
-    needs a GPU or somebody's endpoint was not measured."""
+    needs a GPU or somebody's endpoint was not measured. Sizes are those of one's own rows: the
+    paper's are in its profile, and what follows from an empty one is not estimated."""
 
-    sft_prompts: PositiveInt = 93_750
-    """Prompts the teacher answers; 16 answers make 1.5 M (§3.1)"""
-    rl_prompts: PositiveInt = 106_000
-    """Prompts that pass the RL filter: 88,000 of math, 18,000 of code (§3.2.1)"""
-    rl_kept: Share = 0.5
+    sft_prompts: PositiveInt | None = None
+    """Prompts the teacher answers"""
+    rl_prompts: PositiveInt | None = None
+    """Prompts that pass the RL filter"""
+    rl_kept: Share | None = None
     """Share of the asked prompts that pass it; not in the paper"""
-    source_rows: PositiveInt = 200_000
+    source_rows: PositiveInt | None = None
     """Rows of a hub source that nobody has counted"""
-    kept: Share = 0.9
-    """Share of rows that dedup, decontamination keep"""
-    benchmark_problems: PositiveInt = 100
+    kept: Share = 1.0
+    """Share of rows that dedup, decontamination keep, each"""
+    benchmark_problems: PositiveInt | None = None
     """Problems of a benchmark that nobody has counted"""
-    prompt_tokens: PositiveInt = 300
-    """Mean tokens of a prompt"""
-    answer_tokens: PositiveInt = 10_000
-    """Mean tokens of a long-thinking answer, below max_tokens; not in the paper, not measured"""
+    prompt_tokens: PositiveInt | None = None
+    """Mean tokens of a prompt; empty: the longest"""
+    answer_tokens: PositiveInt | None = None
+    """Mean tokens of a long-thinking answer, below max_tokens; empty: the longest"""
     train_mfu: Share = 0.4
     """Training: share of the GPU's peak, at 6·N FLOPs a token, 2·N for log-probabilities. Llama 3
     reports 0.38 to 0.43 on H100 (arXiv 2407.21783, Table 4); on one H200 a model of 0.6B had 0.11,

@@ -112,7 +112,7 @@ def _looked_up(source: Source, settings: CollectSettings) -> Tables:
             found = texts.setdefault(key, {})
             for row in piece_rows(piece, table, Path(settings.root), name):
                 value, by = row.value or {}, table.key_field
-                if not by or (value and _is_wanted(value, table.where)):
+                if not by or (value and is_wanted(value, table.where)):
                     name_of_row = str(field_of(value, by) if by else len(found))
                     found[name_of_row] = text_of(value, table.text_field)
     return texts
@@ -276,11 +276,11 @@ def read_source(
     tables = _looked_up(source, settings)
     for piece in part.pieces:
         for row in piece_rows(piece, source, Path(settings.root), source.name):
-            wanted = row.value is None or _is_wanted(row.value, source.where)
+            wanted = row.value is None or is_wanted(row.value, source.where)
             yield checked(row, source, tables) if wanted else None
 
 
-def _is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:
+def is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:
     for name, wanted in where.items():
         value = field_of(row, name)
         plain = value if isinstance(value, bool | int | str) else ""

@@ -20,6 +20,7 @@ from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import MOST_REQUESTS, EngineRuntime
 from klear.configs.settings.topology import Topology
 from klear.configs.settings.training import BaseModelSettings
+from klear.tasks.data.sources import GOLDS
 from klear.tasks.planning.work import Known, PastResult, StoreHistory, Work, kind_of
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.run import Run
@@ -36,6 +37,8 @@ PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
 NO_MACHINES = Topology()
+ROWS = ("kept", "samples")
+"""Counts of a result's rows, whichever it has."""
 ASSUMED = "assumed"
 """Among the counts of a forecast: 1 where they rest on an assumption."""
 
@@ -66,7 +69,9 @@ class Planner:
             kind = kind_of(stage.body.__name__)
             tokens = kind.done(past) if kind.by == "model" else past.sum("tokens")
             figures = found.seconds, past.manifest.bytes, tokens or None, found.metrics.get("cost")
-            self.stages.append(PlannedStage(name, "reuse", "", *figures, inputs=names))
+            counts = {n: v for n, v in found.metrics.items() if n in (*ROWS, *GOLDS)}
+            reused = PlannedStage(name, "reuse", "", *figures, inputs=names, counts=counts)
+            self.stages.append(reused)
             return found
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)
@@ -148,10 +153,10 @@ class Forecaster:
         s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
         work = kind.work(s)
         done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0  # not weights
-        assumed = bool(s.used) or any(i.metrics.get(ASSUMED) for i in inputs)
+        assumed = bool(s.used or work.remark) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
-        binds, price = "", ""
+        binds, price = work.remark, ""
         if isinstance(settings, SampleSettings) and settings.engine.kind == "openai":
             rate, binds = self._endpoint(s, alike)
             engine = settings.engine
@@ -162,13 +167,15 @@ class Forecaster:
         cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
         if isinstance(settings, SampleSettings):
             cost += cost_of(settings.engine, work.prompt_tokens, work.tokens or 0.0) or 0.0
+        size = s.past.manifest.bytes * work.amount / done if s.past and done else work.bytes
         return PlannedStage(
             stage.name,
-            seconds=seconds,
-            bytes=s.past.manifest.bytes * work.amount / done if s.past and done else work.bytes,
-            tokens=work.tokens,
-            gpu_hours=gpu_hours,
-            cost=cost or None,
+            seconds=_known(seconds),
+            bytes=_known(size),
+            tokens=_known(work.tokens),
+            gpu_hours=_known(gpu_hours),
+            cost=_known(cost) or None,
+            unknown=_known(work.amount) is None,
             assumptions=tuple(s.used),
             binds=binds,
             prices=price,
@@ -266,6 +273,10 @@ class Forecaster:
     def _judging(self, s: Known, answers: float) -> float:
         workers = self.topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
+
+
+def _known(figure: float | None) -> float | None:
+    return None if figure is None or math.isnan(figure) else figure
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -6,20 +6,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
-from math import isnan, nan
+from math import inf, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 from klear.configs.settings.base import flat, read_catalogue
 from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
-from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import SAMPLERS
-from klear.configs.settings.sources import Source
 from klear.configs.settings.topology import Assumptions
 from klear.configs.settings.training import RLSettings
-from klear.eval.row_files import find_files
-from klear.eval.tables import count_rows
+from klear.tasks.planning.source_rows import (
+    facts_of_source,
+    recorded_answers,
+    rows_in,
+    stored_tokens,
+)
 from klear.tasks.store.lineage import of_last_run
 from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from klear.training.layout import METRICS, read_lines
@@ -27,6 +29,9 @@ from klear.training.sizing import ModelFacts
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""
+PROMPT, ANSWER, ANSWERS = "mean_prompt_tokens", "answer_tokens", "published_answers"
+"""Means of a problem's or an example's tokens, and published answers a problem; after them, as
+after `KEPT`, the source."""
 MODELS_KEPT = "models_kept"
 SAVED = "saved_tokens"
 """Of answers that nobody has to generate, since they or their pass rates are published."""
@@ -121,6 +126,8 @@ class Work:
     tokens: float | None = None
     prompt_tokens: float = 0.0
     trained_tokens: float = 0.0
+    remark: str = ""
+    """What only a part was read of, so that the counts are estimates."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +143,11 @@ class Known:
     """Names of the assumptions that were used."""
 
     def assume(self, name: str) -> float:
-        if name not in self.used:
+        """NaN where the profile assumes nothing."""
+        value = getattr(self.assumptions, name)
+        if value is not None and name not in self.used:
             self.used.append(name)
-        return float(getattr(self.assumptions, name))
+        return nan if value is None else float(value)
 
     def count(self, place: int, name: str) -> float:
         """A count of an input, measured or expected; 0 where it has none."""
@@ -149,8 +158,14 @@ class Known:
         count = self.past.sum(*of) if self.past else 0.0
         return self.past.sum(total) / count if self.past and count else 0.0
 
-    def answer_tokens(self, measured: float, at_most: int) -> float:
-        return measured or min(self.assume("answer_tokens"), float(at_most))
+    def tokens(self, name: str, known: float, at_most: int) -> float:
+        """Of a mean prompt or answer: what is known (0 and NaN: nothing), else assumed, else as
+        many as the settings allow, which is then printed among the assumptions."""
+        if not known > 0:
+            known = self.assume(name)
+            if name not in self.used:
+                self.used.append(name)
+        return float(at_most) if isnan(known) else min(known, float(at_most))
 
     def weights(self, models: float = 1.0) -> float | None:
         """Bytes of so many models: as before, else 2·N each in bf16."""
@@ -158,54 +173,47 @@ class Known:
             return self.past.manifest.bytes * models / (1.0 + self.past.sum(MODELS_KEPT))
         return 2.0 * self.facts.parameters * models if self.facts else None
 
-    def of_sources(self, sources: tuple[str, ...]) -> float | None:
-        """Prompts of the sources (empty: all) in the first input; None if one was only assumed."""
-        given = self.inputs[0].metrics if self.inputs else {}
-        names = [KEPT + n for n in sources] or [n for n in given if n.startswith(KEPT)]
-        total = sum(given.get(n, 0.0) for n in names)
-        return None if isnan(total) or not total else total
+    def of_sources(self, sources: tuple[str, ...], place: int = 0) -> dict[str, float]:
+        """Prompts of the sources (empty: all) in an input; NaN of one that nobody has counted."""
+        given = self.inputs[place].metrics if place < len(self.inputs) else {}
+        names = sources or [n.removeprefix(KEPT) for n in given if n.startswith(KEPT)]
+        return {name: given.get(KEPT + name, nan) for name in names}
+
+    def mean_of(self, figure: str, sources: tuple[str, ...], place: int = 0) -> float:
+        """A mean of the sources by their prompts; NaN where one does not have it."""
+        rows = self.of_sources(sources, place)
+        given = self.inputs[place].metrics if rows else {}
+        total = sum(n * given.get(f"{figure}/{name}", nan) for name, n in rows.items() if n)
+        return total / sum(rows.values()) if any(rows.values()) else nan
 
 
 def collect(s: Known) -> Work:
-    """Rows by source: its `size` or `limit` or what the catalogue knows, else assumed."""
-    counts: dict[str, float] = {}
-    for source in s.settings.sources:
-        if source.kind == "files":
-            size = rows_of_files(source, Path(s.settings.root))
-            size = min(size, source.limit) if size and source.limit else size
-        else:
-            generated = source.kind == "generated"
-            size = source.size if generated else PROBLEMS.get(source.use, source.limit)
-        counts[KEPT + source.name] = float(size or nan)
-    known = [n for n in counts.values() if not isnan(n)]
-    assumed = len(counts) - len(known)
+    """Problems by source: of local files, generated ones, or what the catalogue has counted."""
+    settings, counts, guessed = s.settings, dict[str, float](), list[str]()
+    for place in range(len(settings.sources)):
+        source = settings.to_read(place)
+        facts = facts_of_source(source, Path(settings.root))
+        counts[KEPT + source.name] = facts.problems
+        counts[f"{PROMPT}/{source.name}"] = facts.prompt_tokens
+        counts[f"{ANSWERS}/{source.name}"] = facts.answers
+        counts[f"{ANSWER}/{source.name}"] = facts.answer_tokens
+        for kind, count in facts.golds.items():
+            counts[kind] = counts.get(kind, 0.0) + round(count)
+        guessed += [source.name] if facts.estimated else []
+    numbers = [n for name, n in counts.items() if name.startswith(KEPT)]
+    known = [n for n in numbers if not isnan(n)]
+    assumed = len(numbers) - len(known)
     rows = sum(known) + (assumed * s.assume("source_rows") if assumed else 0.0)
-    return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows})
-
-
-def rows_of_files(source: Source, root: Path) -> int | None:
-    """Rows of a source's local files; None where one cannot be counted without reading all of it,
-    as a JSON array or a packed file, or is not there."""
-    with suppress(ConfigError, OSError, ValueError):
-        files = find_files(source.files, root, source.name)
-        if all(file.suffix in (".jsonl", ".parquet") for file in files):
-            return sum(map(_rows, files))
-    return None
-
-
-def _rows(file: Path) -> int:
-    if file.suffix == ".parquet":
-        return count_rows(file)
-    with file.open("rb") as lines:
-        return sum(not line.isspace() for line in lines)
+    remark = f"of {', '.join(guessed)} a part was read" if guessed else ""
+    return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows}, remark=remark)
 
 
 def keeps(s: Known, assumption: str = "kept") -> Work:
     """Filters: the counts of the first input, less the share that goes."""
     share = s.mean("kept", "kept", "rejected") or s.assume(assumption)
-    given = s.inputs[0].metrics
+    rows, given = s.count(0, "kept"), s.inputs[0].metrics
     counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
-    rows = s.count(0, "kept")
+    counts |= {n: v for n, v in given.items() if n.partition("/")[0] in (PROMPT, ANSWERS, ANSWER)}
     return Work(rows, rows * share * BYTES_PER_ROW, counts)
 
 
@@ -214,35 +222,58 @@ def filter_rl(s: Known) -> Work:
     work = keeps(s, "rl_kept")
     if s.settings.pass_rates == "sampled":
         return work
-    saved = s.count(0, "kept") * CURATED * s.assume("answer_tokens")
+    saved = s.count(0, "kept") * CURATED * s.assume("answer_tokens")  # NaN: nothing to say
     return replace(work, counts={**work.counts, SAVED: saved})
 
 
 def filter_tests(s: Known) -> Work:
     """RL prompts to ask about: of counted sources, else what the paper kept before its filter."""
-    asked = s.of_sources(s.settings.sources) or s.assume("rl_prompts") / s.assume("rl_kept")
-    return Work(s.count(0, "kept"), asked * BYTES_PER_ROW, {"kept": asked})
+    rows, given = s.of_sources(s.settings.sources), s.inputs[0].metrics
+    asked = sum(rows.values())
+    if isnan(asked) or not asked:
+        asked = s.assume("rl_prompts") / s.assume("rl_kept")
+    counts = {n: v for n, v in given.items() if n.partition("/")[2] in rows}
+    return Work(s.count(0, "kept"), asked * BYTES_PER_ROW, {**counts, "kept": asked})
 
 
 def distill(s: Known) -> Work:
-    """Answers: prompts × samples, each of the mean length of an earlier run or of the assumed."""
+    """Answers: prompts × samples, each of the mean length of an earlier run, of the recordings, or
+    of the assumed."""
+    settings, engine = s.settings, s.settings.engine
+    names, per_prompt = settings.sources, float(settings.samples_per_prompt)
+    published = engine.origin == "catalogue"
     if s.inputs and s.inputs[0].stage == "filter_tests":
-        prompts = s.count(0, "kept")
+        prompts, names = s.count(0, "kept"), ()
     else:
-        prompts = s.of_sources(s.settings.sources) or s.assume("sft_prompts")
-    samples, engine = prompts * s.settings.samples_per_prompt, s.settings.engine
-    each, asked = s.mean("tokens", "samples"), 0.0
-    if engine.kind not in FREE or engine.origin == "catalogue":
-        each = s.answer_tokens(each, s.settings.sampling.max_tokens)
+        prompts = sum(s.of_sources(names).values())
+        if isnan(prompts) or not prompts:
+            prompts = s.assume("sft_prompts")
+    each, asked, most = s.mean("tokens", "samples"), 0.0, inf
+    if published:
+        traces = s.inputs[-1].folder / "traces.parquet"
+        known = s.mean_of(ANSWER, names), s.mean_of(ANSWERS, names)
+        if isnan(known[0]):
+            known = stored_tokens(traces, "text"), rows_in(traces) / (s.count(-1, "kept") or nan)
+        if not isnan(known[0]):
+            each, per_prompt = known[0], min(per_prompt, known[1])
+        each = each or s.assume("answer_tokens")
+    elif engine.kind == "recorded":
+        most, each = recorded_answers(engine.model_dump_json(by_alias=True))
+    elif engine.kind not in FREE:
+        each = s.tokens("answer_tokens", each, settings.sampling.max_tokens)
+    samples, prompt = min(prompts * per_prompt, most), s.mean_of(PROMPT, names)
+    if isnan(prompt) and s.inputs:
+        prompt = stored_tokens(s.inputs[0].folder / "kept.parquet", "prompt")
     if engine.prices:
-        asked = samples * (s.mean("prompt_tokens", "samples") or s.assume("prompt_tokens"))
-    tokens = samples * each
-    counts = {"samples": samples, "prompts": prompts, "tokens": tokens}
+        prompt_mean = s.mean("prompt_tokens", "samples") or prompt
+        asked = samples * (s.assume("prompt_tokens") if isnan(prompt_mean) else prompt_mean)
+    tokens = samples * (each or nan)
+    counts = {"samples": samples, "prompts": prompts, "tokens": tokens, PROMPT: prompt}
     amount = samples if engine.kind in FREE else tokens
-    if engine.origin == "catalogue":
+    if published:
         counts[SAVED] = tokens
-    generated = None if engine.origin == "catalogue" else tokens or None
-    return Work(amount, max(amount, tokens) * BYTES_PER_TOKEN, counts, generated, asked)
+    generated = None if engine.kind in FREE else tokens
+    return Work(amount, tokens * BYTES_PER_TOKEN, counts, generated, asked)
 
 
 def scores(s: Known, place: int, name: str) -> Work:
@@ -255,36 +286,46 @@ def select(s: Known) -> Work:
     """Examples: every answer (§5.1.1), unless a size or an earlier share says otherwise."""
     answers, tokens = s.count(1, "samples"), s.count(1, "tokens")
     kept = float(s.settings.size or answers * (s.mean("kept", "kept", "rejected") or 1.0))
-    each = tokens / answers if answers else 0.0
-    counts = {"kept": kept, "answer_tokens": each}
+    if answers and tokens:
+        each = tokens / answers
+    else:
+        each = stored_tokens(s.inputs[1].folder / "samples.parquet", "text")
+    counts = {"kept": kept, ANSWER: each, PROMPT: s.count(1, PROMPT)}
     return Work(answers, kept * each * BYTES_PER_TOKEN, counts)
 
 
 def sft(s: Known) -> Work:
-    """Token places; those of an epoch are as before where examples do not say how long they are."""
-    if s.past and not s.count(1, "answer_tokens"):
+    """Token places: of expected examples or those in the store, else an epoch is as before."""
+    epochs, examples = s.settings.epochs, s.inputs[1].folder / "kept.parquet"
+    prompt, answer = s.count(1, PROMPT), s.count(1, ANSWER)
+    answer = answer or stored_tokens(examples, "response")
+    if s.past and not answer > 0:
         places = s.past.sum("steps") * s.past.settings["batch_tokens"] / s.past.settings["epochs"]
     else:
-        answer = s.count(1, "answer_tokens") or s.assume("answer_tokens")
-        each = min(answer + s.assume("prompt_tokens"), float(s.settings.max_length))
+        prompt = prompt if prompt > 0 else stored_tokens(examples, "prompt")
+        prompt = prompt if prompt > 0 else s.assume("prompt_tokens")
+        answer = answer if answer > 0 else s.assume("answer_tokens")
+        each = s.tokens("answer_tokens", prompt + answer, s.settings.max_length)
         places = s.count(1, "kept") * each
-    places *= s.settings.epochs
-    return Work(places, s.weights(), {}, places, trained_tokens=places)
+    places *= epochs
+    return Work(places, s.weights(), {ANSWER: answer}, places, trained_tokens=places)
 
 
 def rl(s: Known) -> Work:
-    """Tokens of all answers: steps × prompts × rollouts, with those that oversampling drops."""
+    """Tokens of all answers: steps × prompts × rollouts, with those that oversampling drops. They
+    are as long as before, else as the answers that the model was trained on."""
     settings: RLSettings = s.settings
     trained = settings.steps * settings.prompts_per_step * settings.rollouts_per_prompt
     rollouts = float(trained * settings.oversampling)
+    learnt = s.count(0, ANSWER)
     before = s.past.mean("completions/mean_length") if s.past else 0.0
-    answer = s.answer_tokens(before, settings.max_tokens)
-    prompt = min(s.assumptions.prompt_tokens, settings.max_prompt_tokens)
+    answer = s.tokens("answer_tokens", before or learnt, settings.max_tokens)
+    prompt = s.tokens("prompt_tokens", s.mean_of(PROMPT, (), 1), settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
     return Work(
         rollouts * answer,
         s.weights(1.0 + kept),
-        {"rollouts": rollouts, MODELS_KEPT: kept},
+        {"rollouts": rollouts, MODELS_KEPT: kept, ANSWER: learnt},
         rollouts * answer,
         trained_tokens=trained * (prompt + answer),
     )
@@ -302,8 +343,8 @@ def evaluate(s: Known) -> Work:
     answers = float(sum(p.k * problems(p) for p in settings.protocols))
     if along := settings.along_the_way():
         answers += s.count(0, MODELS_KEPT) * sum(p.k * problems(p) for p in along.protocols)
-    each = s.mean("completion_tokens", "answers")
-    tokens = answers * s.answer_tokens(each, settings.sampling.max_tokens)
+    each = s.mean("completion_tokens", "answers") or s.count(0, ANSWER)
+    tokens = answers * s.tokens("answer_tokens", each, settings.sampling.max_tokens)
     return Work(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
 
 

@@ -30,8 +30,10 @@ class PlannedStage(StageFigures):
     """Names in `configs.settings.topology.Assumptions`."""
     assumed: bool = False
     """Whether the figures rest on an assumption, of this stage or of one above."""
+    unknown: bool = False
+    """Whether nobody knows how much it has to do"""
     binds: str = ""
-    """What keeps an endpoint from being faster"""
+    """What keeps an endpoint from being faster, or what was read only in part"""
     prices: str = ""
     """Of which date the prices of the catalogue are, or that nobody knows any; empty: the settings
     have them, or there is nothing to pay"""

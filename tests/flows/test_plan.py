@@ -1,5 +1,7 @@
 """`klear plan`: every profile plans on a machine that has run nothing."""
 
+import json
+
 import pytest
 from home import KLEAR, ROOT
 from processes import output_of
@@ -7,9 +9,10 @@ from processes import output_of
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
-from klear.flows.plan import Plan, critical_path, plan, summary
+from klear.flows.plan import Plan, critical_path, plan, rows, summary
 from klear.flows.stages import run_stages
 from klear.tasks.models.train import local_model
+from klear.tasks.planning.source_rows import CHAT_TOKENS
 from klear.tasks.report.page import literal
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.run import Run, active
@@ -133,6 +136,45 @@ def test_the_sum_is_of_what_is_left_and_names_what_is_assumed_or_was_never_measu
     assert summary(Plan([reused, unknown, assumed], Topology())) == (
         "1 to reuse, 2 to compute; ≈1 h 00 min, 8 GPU-hours; never measured here and not counted: c"
     )
+
+
+def test_what_nobody_knows_is_a_dash_and_named_in_the_sum(tmp_path):
+    """A profile that does not extend the paper's, on a dataset that nobody has counted: nothing of
+    the paper's sizes is in its plan."""
+    mine = "[{name: mine, kind: hub, dataset: some/body, trace_fields: [answer], trace_model: us}]"
+    stages = plan(load_profile("pocket", [f"collect.sources={mine}"]), of(tmp_path))
+
+    table, said = rows(stages), summary(stages)
+    assert "nan" not in f"{table} {said}"
+    shown = {row["stage"]: row for row in table}
+    assert [shown["collect"][column] for column in ("rows", "time", "disk")] == ["–"] * 3
+    assert shown["benchmarks"]["rows"] == "300"  # by their limits, of what the catalogue counted
+    assert shown["sft"]["tokens"] == "–"
+    named = said.partition(" (sizes unknown)")[0].rpartition(" + ")[2].split(", ")
+    assert {"collect", "dedup", "distill", "judge", "sft"} <= {*named}
+    assert not {"base", "rl_math", "evaluate_sft"} & {*named}
+    assert not {"sft_prompts", "source_rows"} & {n for s in stages for n in s.assumptions}
+
+
+def test_local_rows_are_planned_by_their_number_and_length(tmp_path):
+    row = {"question": "How many " + "apples " * 40, "answer": "2 " * 50 + "#### 100"}
+    lines = [json.dumps({**row, "question": f"{i}? {row['question']}"}) for i in range(80)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    source = "{use: gsm8k_train, files: [train.jsonl], trace_fields: [answer], trace_model: us}"
+    told = [f"data.root={tmp_path}", f"collect.sources=[{source}]"]
+    stages = {s.stage: s for s in plan(load_profile("pocket", told), of(tmp_path / "store"))}
+
+    assert rows([stages["collect"]])[0]["rows"] == "80"
+    prompt, answer = 2 + 2 + 40, 50 + 4 + 11  # the number has one or two digits; think tags, a box
+    expected = 2 * 80 * (prompt + 1.9 + answer + CHAT_TOKENS)
+    assert stages["sft"].tokens == pytest.approx(expected, rel=0.01)
+    assert stages["rl_math"].tokens == pytest.approx(40 * 16 * 8 * answer, rel=0.01)
+
+
+def test_golds_for_nobody_and_for_everybody_are_said():
+    counts = {"kept": 20.0, "unjudgeable": 3.0, "guessable": 12.0}
+    said = summary(Plan([PlannedStage("collect", "reuse", counts=counts)], Topology()))
+    assert "golds of collect: 3 that nobody can match, 12 that guessing matches" in said
 
 
 def test_the_critical_path_is_the_slowest_way_and_gpus_are_taken_in_turns():

@@ -11,15 +11,14 @@ from klear.configs.settings.data import DedupSettings, JudgeStageSettings, Sampl
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.judging import JudgeSettings
-from klear.configs.settings.sources import Source
-from klear.configs.settings.topology import Topology
+from klear.configs.settings.topology import Assumptions, Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from klear.tasks.answers.distill import distill
 from klear.tasks.answers.judge import judge
 from klear.tasks.models.evaluate import evaluate
 from klear.tasks.models.train import rl, sft
 from klear.tasks.planning.plan import Forecaster
-from klear.tasks.planning.work import StoreHistory, rows_of_files
+from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.stage.stage import Stage
 from klear.tasks.store.hardware import gpus, split, this_machine
@@ -28,7 +27,8 @@ from klear.training.layout import METRICS, StepLines
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360
-CLUSTER = Topology(nodes=2, gpus_per_node=4, gpu="H100", cores_per_node=10)
+SIZES = Assumptions(prompt_tokens=300, answer_tokens=10_000, kept=0.9)
+CLUSTER = Topology(nodes=2, gpus_per_node=4, gpu="H100", cores_per_node=10, assume=SIZES)
 PEAK = 989e12
 H100 = "8 × NVIDIA H100 80GB HBM3"
 SFT = SFTSettings(batch_tokens=1000)
@@ -298,11 +298,3 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_only_the_same_kind_of_work_is_compared(measured, body, stage, settings: Any, found):
     forecaster = Forecaster(StoreHistory(Store(measured)), base=random_base(128))
     assert [p.manifest.key for p in forecaster.comparable(body, stage, settings)] == found
-
-
-def test_rows_of_local_files_are_counted(tmp_path: Path):
-    lines = tmp_path / "a.jsonl"
-    lines.write_text('{"problem": "p", "answer": "1"}\n' * 800 + "\n")
-    source = Source(name="mine", files=("*.jsonl",))
-    assert rows_of_files(source, tmp_path) == 800
-    assert rows_of_files(source.model_copy(update={"files": ("none.jsonl",)}), tmp_path) is None
