@@ -165,7 +165,7 @@ def test_local_rows_are_planned_by_their_number_and_length(tmp_path):
     stages = {s.stage: s for s in plan(load_profile("pocket", told), of(tmp_path / "store"))}
 
     assert rows([stages["collect"]])[0]["rows"] == "80"
-    prompt, answer = 2 + 2 + 40, 50 + 4 + 11  # the number has one or two digits; think tags, a box
+    prompt, answer = 1 + 2 + 40, 50 + 4 + 12  # the number has one or two digits; think tags, a box
     expected = 2 * 80 * (prompt + 1.9 + answer + CHAT_TOKENS)
     assert stages["sft"].tokens == pytest.approx(expected, rel=0.01)
     assert stages["rl_math"].tokens == pytest.approx(40 * 16 * 8 * answer, rel=0.01)
