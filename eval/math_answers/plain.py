@@ -21,6 +21,8 @@ _EXPONENT = re.compile(r"[-+]?\s*(?:\d+(?:\.\d+)?|\\?[A-Za-z]+)")
 _RADICAND = re.compile(r"\s*(\d+(?:\.\d+)?|(?:[a-zA-Z]|\\(?:pi|alpha|theta))(?![a-zA-Z(]))")
 _MATRIX = re.compile(r"\s*(?:[Mm]atrix\s*\(\s*)?(\[\s*\[.*\]\s*\])\s*\)?\s*", re.DOTALL)
 _DIGITS_BEFORE_E = re.compile(r"[\d.]\s*$")
+_OF_PROGRAMS = re.compile(r"\*\*|(?<![\\A-Za-z])exp\(")
+_LOG = re.compile(r"(?<![\\A-Za-z])log\((?=[^(),]*(?:\([^(),]*\)[^(),]*)*\))")  # of one argument
 _MOST = 400  # characters of a formula that is written so
 
 
@@ -32,6 +34,8 @@ def in_latex(text: str) -> str:
         return text
     if match := _MATRIX.fullmatch(text):
         return _rows(match[1]) or text
+    if _OF_PROGRAMS.search(text):
+        text = _LOG.sub("ln(", text)
     text = _named(text)
     text = _powers(text)
     return re.sub(r"(?<![\^_{*\\])\*(?![*}])", r"\\cdot ", text)

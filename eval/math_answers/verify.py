@@ -22,6 +22,7 @@ from fractions import Fraction
 
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers.dates import date_of
+from klear.eval.math_answers.rules import beside
 from klear.eval.math_answers.rules.rules import Asked, Rule, first_decision
 from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
 from klear.eval.math_answers.words import (
@@ -160,7 +161,7 @@ def same_kinds(gold: str, answer: str, body: str) -> bool:
 def spell_both(gold: str, answer: str) -> tuple[Spelled, Spelled]:
     r"""Both sides in one spelling, and the answer in the unit of its gold, where it can be: 5 dozen
     are 60, if the gold says nothing of dozens, and 0.5\% are 0.005 beside 0.5."""
-    theirs, ours = spell(gold), spell(answer)
+    theirs, ours = map(spell, beside.resolve(gold, answer))
     if not re.search(r"(?<![A-Za-z\\])[ik](?![A-Za-z])", theirs.body) and re.search(
         r"(?<![A-Za-z\\])i(?![A-Za-z])", ours.body
     ):  # a gold 3+4j, as Python prints it; the j of an answer may be a letter

@@ -7,21 +7,25 @@ writes the rules' cases into the table "What we accept" of docs/judge.md.
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers import verify
-from klear.eval.math_answers.rules import readings, regions, scalars, shapes
+from klear.eval.math_answers.rules import beside, readings, regions, scalars, shapes
 from klear.eval.math_answers.rules.rules import Asked, Rule
 from klear.eval.math_answers.verify import asked_for, quick_verdict
+from klear.eval.math_answers.words import TEXT
 from klear.eval.math_answers.worker import run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/judge.md"
 BEGIN, END = "<!-- from the rules of math -->\n", "<!-- end of the rules of math -->"
 RULES = (
-    *readings.READINGS,
+    *readings.READINGS[:1],
+    *beside.RULES,
+    *readings.READINGS[1:],
     *verify.RULES,
     *scalars.ORDERED_TEXTS,
     *regions.RULES,
@@ -88,23 +92,25 @@ def test_an_order_that_the_prompt_asks_for_counts_and_no_other() -> None:
 
 
 CASES = Path(__file__).with_name("math_cases.jsonl")
+Change = Callable[[str], str]
 
 
-def accepted_pairs() -> list[tuple[str, str]]:
-    """200 pairs that are accepted by more than their text."""
+def accepted_pairs(change: Change) -> list[tuple[str, str, str]]:
+    """Up to 200 pairs that are accepted by more than their text, with the answer changed."""
     rows = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
     pairs = [(row["gold"], extract_boxed(row["text"]).answer) for row in rows if row["right"]]
     # A choice is its letter whatever follows it, a rounded gold is near to many fractions, and 0/6
     # is 0/5.
     loose = re.compile(r"0|[A-J]|\d*\.\d+")
-    pairs = [
-        (g, a) for g, a in pairs if a and g != a and mutated(a) != a and not loose.fullmatch(g)
-    ]
-    return pairs[:: max(1, len(pairs) // 200)][:200]
+    changed = [
+        (g, a, change(a)) for g, a in pairs if a and g != a and not loose.fullmatch(g)
+    ]  # fmt: skip
+    changed = [(g, a, other) for g, a, other in changed if other != a]
+    return changed[:: max(1, len(changed) // 200)][:200]
 
 
-def mutated(answer: str) -> str:
-    """Another value: the last number is one more; those of ordinals and units stay."""
+def another_digit(answer: str) -> str:
+    """The last number is one more; those of ordinals and units stay."""
     numbers = [
         m for m in re.finditer(r"(?<![\d.])\d+(?![\d.]|\s*(?:st|nd|rd|th)\b)", answer)
         if not re.search(r"(?:th|nd|st|rd|text\s*\{[^{}]*\})\s*\^?\{?$", answer[: m.start()])
@@ -115,11 +121,62 @@ def mutated(answer: str) -> str:
     return f"{answer[: last.start()]}{int(last[0]) + 1}{answer[last.end() :]}"
 
 
-@pytest.mark.parametrize("pair", accepted_pairs(), ids=lambda pair: f"{pair[0]} ? {pair[1]}")
-def test_a_small_change_of_an_accepted_answer_is_refused(pair: tuple[str, str]) -> None:
-    gold, answer = pair
-    assert verdict_of(gold, answer) == "AC"
-    assert verdict_of(gold, mutated(answer)) == "WA", mutated(answer)
+def another_sign(answer: str) -> str:
+    """The last + is - and the other way round; a lone number is its negative."""
+    name, equals, value = answer.rpartition("=")
+    if re.fullmatch(r"\s*(?:[1-9]\d*|\\d?frac\{\d+\}\{\d+\}|\d+/\d+|\\sqrt\{\d+\})", value):
+        return f"{name}{equals}-{value}"
+    if r"\sin\pi" in answer:  # is zero
+        return answer
+    signs = [*re.finditer(r"(?<=[\w})\]])\s*([-+])\s*(?=[\w\\({])", re.sub(TEXT, _blank, answer))]
+    if not signs:
+        return answer
+    at = signs[-1].start(1)
+    return f"{answer[:at]}{'+' if answer[at] == '-' else '-'}{answer[at + 1 :]}"
+
+
+def another_bound(answer: str) -> str:
+    """The first end of an interval or inequality that is in is out, and the other way round."""
+    match = re.search(r"<|>|\\(?:leq?|geq?)(?:slant)?(?![a-zA-Z])|[≤≥⩽⩾]", answer)
+    if match:
+        strict = {"<": r"\le ", ">": r"\ge "}.get(match[0])
+        greater = "g" in match[0] or match[0] in "≥⩾"
+        return answer[: match.start()] + (strict or "<>"[greater]) + answer[match.end() :]
+    match = re.match(r"(\\left)?([(\[])(.*?(?:\\cup|\\infty|\\in).*)$", answer)
+    if match and "infty" not in match[3].partition(",")[0]:
+        return f"{match[1] or ''}{'[('[match[2] == '[']}{match[3]}"
+    return answer
+
+
+def another_letter(answer: str) -> str:
+    """The last variable is another letter, where it is no name in front of an equals sign."""
+    name, equals, value = answer.rpartition("=")
+    letters = re.finditer(r"(?<![A-Za-z\\_{])[a-zA-Z](?![A-Za-z'(])", re.sub(TEXT, _blank, value))
+    last = [m for m in letters if m[0] not in "eicCdkn"]
+    if (
+        not last
+        or re.fullmatch(r"\w\(\w\)", value)
+        or re.search(r"\\in(?![a-z])|[<>]|\\[lg]e|\\mathbb|\\not", answer)
+    ):
+        return answer
+    return f"{name}{equals}{value[: last[-1].start()]}q{value[last[-1].end() :]}"
+
+
+def _blank(match: re.Match[str]) -> str:
+    return "." * len(match[0])
+
+
+CHANGES = (another_digit, another_sign, another_bound, another_letter)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_small_change_of_an_accepted_answer_is_refused(change: Change) -> None:
+    failing = [
+        (gold, answer, changed)
+        for gold, answer, changed in accepted_pairs(change)
+        if verdict_of(gold, answer) != "AC" or verdict_of(gold, changed) != "WA"
+    ]
+    assert not failing
 
 
 if __name__ == "__main__":

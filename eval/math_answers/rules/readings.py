@@ -15,7 +15,8 @@ READINGS = (
     # Then each side by itself. Names of functions are LaTeX before LaTeX is spelled alike.
     Rule("Program syntax and keyboards", in_latex,
          ((r"\frac{3\sqrt2}{2}", "3*sqrt(2)/2"), ("1024", "2**10"), ("pi/4", r"\frac{\pi}{4}"),
-          ("120", "comb(10,3)"), (r"\sqrt{x+1}", "√(x+1)")),
+          ("120", "comb(10,3)"), (r"\sqrt{x+1}", "√(x+1)"),
+          (r"\frac{2}{e}+\ln 3", "2*exp(-1)+log(3)")),
          ((r"\frac{\pi}{4}", "pi/3"), (r"\sqrt{x+1}", "√x+1"), (r"\frac{1}{2x}", "1/2*x"))),
     Rule("Numbers in words", in_digits,
          (("25", "twenty-five"), ("2/3", "two-thirds"), (r"\frac12", "二分之一"),

@@ -12,6 +12,7 @@ from klear.eval.math_answers.words import TEXT
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")
 _ARROW, _BACKWARDS = r"\to", r"\gets"
+_OF_ONE_LETTER = re.compile(r"[a-zA-Z]\s*\(\s*([a-xz])\s*\)")
 _WRITTEN_ARROW = re.compile(r"-+>|=+>")
 
 
@@ -100,16 +101,19 @@ def _named_value(gold: str, answer: str, context: Context) -> bool | None:
 
 
 def _same_name(gold: str, answer: str, context: Context) -> bool | None:
-    """`y` and `y(x)` are one name; equal values of one name are the same equation."""
+    """`y` and `y(x)` are one name, and y = 2x is f(x) = 2x; equal values of one name are the same
+    equation."""
     theirs, ours = equation_sides(gold), equation_sides(answer)
     short, long = sorted((theirs[0].strip(), ours[0].strip()), key=len)
     if not (is_name(short) and is_name(long)):
         return None
-    if f"{long}(".startswith(f"{short}("):
-        if _consistent(ours) and context.same(theirs[-1], ours[-1]):
-            return True
-        return None if short == long else False
-    return None
+    of = _OF_ONE_LETTER.fullmatch(long)
+    is_curve = of and short == "y" and of[1] in theirs[-1] and of[1] in ours[-1]
+    if not is_curve and not f"{long}(".startswith(f"{short}("):
+        return None
+    if _consistent(ours) and context.same(theirs[-1], ours[-1]):
+        return True
+    return None if short == long else False
 
 
 def _equation(gold: str, answer: str, _: Context) -> bool:
@@ -142,7 +146,8 @@ RULES = (
          ((r"\sqrt{x^2}", "x"), (r"\ln|x|", r"\ln x"), (r"\lceil x\rceil", r"\lfloor x\rfloor+1"))),
     Rule("A value with a name", _named_value, (("a_n=2n-1", "2n-1"),), (("a_n=2n-1", "2n+1"),)),
     Rule("Values of one name", _same_name,
-         ((r"y=\sqrt{1/x}", r"y=\frac{1}{\sqrt x}"),), (("y(x)=Ce^{2x}", "y=Ce^{-2x}"),)),
+         ((r"y=\sqrt{1/x}", r"y=\frac{1}{\sqrt x}"), ("f(x)=2x+3", "y=2x+3")),
+         (("y(x)=Ce^{2x}", "y=Ce^{-2x}"), ("f(x)=2x+3", "g(x)=2x+3"), ("f(x)=3", "y=3"))),
     Rule("Equations", _equation,
          ((r"\frac{x^2}{9}+\frac{y^2}{5}=1", "5x^2+9y^2=45"),), (("y=x^2", "y/x=x"),)),
 )  # fmt: skip

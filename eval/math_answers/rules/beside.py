@@ -1,0 +1,175 @@
+r"""What a text means only beside the other side: choices with values, symbols of units, braces as a
+program's matrix, unit vectors.
+
+`5 N` is five newtons beside `5000 \text{ mN}`, and else a product; `{{1,2},{3,4}}` is a matrix
+beside a matrix, and else a set of sets. Text in, text out.
+"""
+
+import re
+
+from klear.eval.math_answers.plain import in_latex
+from klear.eval.math_answers.rules.rules import Rule
+from klear.eval.math_answers.spelling import spell
+from klear.eval.math_answers.words import TEXT, unit_named, unit_ratio
+
+Pair = tuple[str, str]
+
+_SPACE = re.compile(r"\\(?:[ ,;:!]|q?quad(?![a-z]))|[~$]")
+_LETTER = re.compile(r"(?i:option|choice|answer)?\s*\(?([A-J])[).]?")
+_LETTER_AND_VALUE = re.compile(
+    r"(?:\(([A-J])\)\s*|([A-J])[.)]\s+)"
+    r"((?![-+*/^=<>_,;:&|!]\s|[+*/^=<>_,;:&|!]|\\(?:cdot|times|c[au]p|to|in|[lg]eq?|[Rr]ight|implies)"
+    r"|.*\b[A-J]\s*[).:=]|[A-J]\b\W*$)\S.*)"
+)
+_SYMBOL = re.compile(
+    r"(?<=[\d)}])(?<!\\circ\})(?:[\s~]|\\[,;:! ]|\\(?:text|mathrm)\s*\{)*"
+    r"((?:[kMGTmunp]|\\mu\s*|[\u03bc\u00b5])?(?:[NJWVACF]|Hz|Pa|\\Omega|[\u03a9\u2126]))\s*\}?[\s.$]*$"
+)
+_AMBIGUOUS = {"C": "coulomb", "F": "farad"}  # as often degrees, where nothing else is said
+_BRACED = re.compile(r"\s*\{\s*\{[^\\{}]*\}(?:\s*,\s*\{[^\\{}]*\})*\s*\}\s*")
+_DECORATED = r"\\(?:hat|widehat|mathbf|vec|boldsymbol|bm|overrightarrow)\s*"
+_AXIS = r"(?:([ijk])(?![A-Za-z])|\\([ij])math(?![A-Za-z]))\s*"
+_UNIT_VECTOR = re.compile(
+    rf"{_DECORATED}(?:\{{\s*{_DECORATED}(?:\{{\s*{_AXIS}\}}|{_AXIS})\s*\}}|\{{\s*{_AXIS}\}}|{_AXIS})"
+)
+_PLAIN_AXIS = re.compile(r"(?<![A-Za-z\\])([ijk])(?![A-Za-z])")
+_MARK = "\ue000"
+_TERM = re.compile(rf"(.*?)(?:\\cdot|\*|\\[,;:! ]|\s)*{_MARK}([ijk])\s*", re.DOTALL)
+
+
+def _lettered(text: str) -> tuple[str, str] | None:
+    """B and 21 of `\\textbf{(B)}\\ 21`, B and nothing of `(B)`."""
+    plain = " ".join(_SPACE.sub(" ", re.sub(TEXT, r" \1 ", text)).split()).replace(" )", ")")
+    if match := _LETTER.fullmatch(plain):
+        return match[1], ""
+    match = _LETTER_AND_VALUE.fullmatch(plain)
+    return (match[1] or match[2], match[3]) if match else None
+
+
+def choice_or_value(gold: str, answer: str) -> Pair | None:
+    """Of a gold that is a choice with its value, the part that the answer says."""
+    theirs, ours = _lettered(gold), _lettered(answer)
+    if not theirs or not theirs[1]:
+        return None
+    if not ours:
+        return theirs[1], answer
+    by_value = theirs[0] == ours[0] and ours[1]
+    return (theirs[1], ours[1]) if by_value else (theirs[0], ours[0])
+
+
+def symbols_of_units(gold: str, answer: str) -> Pair | None:
+    """A capital letter behind a number, where the other side names a unit of its kind."""
+    matches = [_SYMBOL.search(side) for side in (gold, answer)]
+    if not any(matches):
+        return None
+    units = [
+        unit_named(_AMBIGUOUS.get(match[1], match[1].replace(r"\mu", "u").replace(" ", "")))
+        if match
+        else spell(side).unit
+        for side, match in zip((gold, answer), matches, strict=True)
+    ]
+    if not all(units) or unit_ratio(units[1], units[0]) is None:
+        return None
+    theirs, ours = (
+        rf"{side[: match.start()]}\text{{ {_AMBIGUOUS.get(unit, unit)}}}" if match else side
+        for side, match, unit in zip((gold, answer), matches, units, strict=True)
+    )
+    return theirs, ours
+
+
+def matrix_in_braces(gold: str, answer: str) -> Pair | None:
+    braced = [_BRACED.fullmatch(side) is not None for side in (gold, answer)]
+    if braced[0] == braced[1] or not re.search(
+        r"matrix|\[\s*\[|\\begin\s*\{array\}", answer if braced[0] else gold
+    ):
+        return None
+    theirs, ours = (
+        in_latex(side.replace("{", "[").replace("}", "]")) if is_braced else side
+        for side, is_braced in zip((gold, answer), braced, strict=True)
+    )
+    return theirs, ours
+
+
+def unit_vectors(gold: str, answer: str) -> Pair | None:
+    r"""`2\mathbf{i}-3\mathbf{j}` as (2,-3); with a third entry where the other side has one."""
+    decorated = [{*_axes(side)} for side in (gold, answer)]
+    if not any(axes & {"j", "k"} for axes in decorated):
+        return None
+    marked = [_marked(side) for side in (gold, answer)]
+    sides = [
+        _entries(side if axes else _PLAIN_AXIS.sub(rf"{_MARK}\1", side))
+        for side, axes in zip(marked, decorated, strict=True)
+    ]
+    three = any(entries and entries[1].get("k") for entries in sides)
+    three = three or any(
+        not entries and len(_commas(side)) == 3
+        for entries, side in zip(sides, (gold, answer), strict=True)
+    )
+    if any(axes and not entries for axes, entries in zip(decorated, sides, strict=True)):
+        return None
+    theirs, ours = (
+        entries[0] + f"({','.join(entries[1].get(axis) or '0' for axis in 'ijk'[: 2 + three])})"
+        if entries
+        else side
+        for entries, side in zip(sides, (gold, answer), strict=True)
+    )
+    return theirs, ours
+
+
+def _axes(text: str) -> list[str]:
+    return ["".join(filter(None, match.groups())) for match in _UNIT_VECTOR.finditer(text)]
+
+
+def _marked(text: str) -> str:
+    return _UNIT_VECTOR.sub(lambda m: _MARK + "".join(filter(None, m.groups())), text)
+
+
+def _commas(text: str) -> list[str]:
+    return re.split(r",|&|\\\\", text)
+
+
+def _entries(text: str) -> tuple[str, dict[str, str]] | None:
+    """The name before an equals sign, and the coefficient of each unit vector."""
+    name, equals, formula = text.rpartition("=")
+    terms, depth = [""], 0
+    for character in formula.strip().strip("$"):
+        depth += (character in "([{") - (character in ")]}")
+        if character in "+-" and depth == 0 and terms[-1].strip():
+            terms.append("")
+        terms[-1] += character
+    entries = dict[str, str]()
+    for term in terms:
+        match = _TERM.fullmatch(term.strip())
+        if not match or _MARK in match[1]:
+            return None
+        coefficient = match[1].strip()
+        coefficient += "1" if coefficient in ("", "+", "-") else ""
+        joined = entries.get(match[2], "")
+        entries[match[2]] = (
+            joined + "+" * (bool(joined) and coefficient[0] not in "+-") + coefficient
+        )
+    return name + equals, entries
+
+
+RULES = (
+    Rule("A choice with its value as gold", choice_or_value,
+         ((r"\textbf{(B)}\ 21", "B"), (r"\textbf{(B)}\ 21", "21"), ("(B) 21", "(B) 21.0")),
+         ((r"\textbf{(B)}\ 21", "C"), ("(B) 21", "(C) 21"), ("(B) 21", "(B) 12"))),
+    Rule("Symbols of units beside a unit", symbols_of_units,
+         (("2000 J", r"2\text{ kJ}"), (r"2.2\ k\Omega", r"2200\ \Omega"),
+          (r"4.7\ \mu F", r"4.7\times10^{-6}\text{ F}")),
+         (("2000 J", "2000 W"), ("2000 J", r"2\text{ J}"), ("5 N", "5"))),
+    Rule("Braces beside a matrix", matrix_in_braces,
+         ((r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "{{1,2},{3,4}}"),),
+         ((r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "{{1,3},{2,4}}"),)),
+    Rule("Unit vectors", unit_vectors,
+         ((r"2\mathbf{i}-3\mathbf{j}", r"\langle 2,-3\rangle"),
+          (r"2\mathbf{i}-3\mathbf{j}", r"2\hat{i}-3\hat{j}"), ("(1,0,-2)", r"\hat{i}-2\hat{k}")),
+         ((r"2\mathbf{i}-3\mathbf{j}", "(-3,2)"), ("(1,0,-2)", r"\hat{i}-2\hat{j}"))),
+)  # fmt: skip
+
+
+def resolve(gold: str, answer: str) -> Pair:
+    for rule in RULES:
+        gold, answer = rule.decide(gold, answer) or (gold, answer)
+    return gold, answer
