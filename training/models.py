@@ -132,11 +132,11 @@ def told_to_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
 def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
     """As transformers finds it, or as `tokenizer.json` has it where that one loses white space: the
     class that a folder names may be another model's (LlamaTokenizerFast of R1-Distill-Llama)."""
-    where: dict[str, Any] = {"revision": revision, **NO_CODE}
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), **where)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), revision=revision, **NO_CODE)
     if not keeps_text(tokenizer):
         with suppress(OSError, ValueError):  # there may be no tokenizer.json
-            as_saved = PreTrainedTokenizerFast.from_pretrained(str(folder), **where)
+            fast: Any = PreTrainedTokenizerFast
+            as_saved = fast.from_pretrained(str(folder), revision=revision, **NO_CODE)
             return as_saved if keeps_text(as_saved) else tokenizer
     return tokenizer
 

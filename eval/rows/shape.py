@@ -13,7 +13,6 @@ from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.explain import nearest
 from klear.configs.settings.sources import PromptPart, Source
 from klear.eval.golds import unjudgeable
-from klear.eval.math_answers.verify import quick_verdict
 from klear.eval.records import Problem, TestSuite
 from klear.eval.rows import gold_text
 from klear.eval.rows.fields import (
@@ -292,6 +291,8 @@ def _with_gold(row: dict[str, Any], source: Source, troubles: list[BadField]) ->
         r for r in readings if bare or options or not gold_text.is_bare_letter(r[1], prompt)
     ]
     for other, value in readings[1:]:
+        from klear.eval.math_answers.verify import quick_verdict  # a run begins without it
+
         verdict = quick_verdict(gold, value)
         if value != gold and (verdict is None or verdict.verdict != "AC"):
             a, b = chosen.answer_field, other.answer_field

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import output_of
+from torch.nn import Linear
 
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
 from klear.training.base import create_base, small_tokenizer
@@ -155,7 +156,7 @@ def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_ke
 def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, written):
     folder = tmp_path / "checkpoint-4"
     (folder / written).mkdir(parents=True)
-    apart, spread = (SimpleNamespace(is_fsdp_enabled=fsdp) for fsdp in (False, True))
+    apart, spread = (SimpleNamespace(is_fsdp_enabled=f, model=Linear(1, 1)) for f in (False, True))
     whole = written == "model.safetensors"
     same: Any = apart if whole else spread
     other: Any = spread if whole else apart
