@@ -147,9 +147,10 @@ def summary(stages: Plan) -> str:
         ],
         saved=[(s.stage, tokens(n)) for s in todo if (n := s.counts.get(SAVED, 0.0)) > 0],
         golds=[
-            (s.stage, *(f"{s.counts.get(kind, 0.0):,.0f}" for kind in GOLDS))
+            (s.stage, *(f"{mark}{s.counts.get(kind, 0.0):,.0f}" for kind in GOLDS))
             for s in stages
             if any(s.counts.get(kind) for kind in GOLDS)
+            for mark in (ASSUMED if s.counts.get(RESTS) else "",)
         ],
         plan=stages,
         assumptions=assumptions(stages),

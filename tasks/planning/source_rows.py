@@ -126,9 +126,9 @@ def _facts_of_files(settings: str, files: tuple[tuple[Path, int], ...]) -> Sourc
     sample = wanted[:: -(-len(wanted) // SAMPLE)]
     good = [c for row in sample if isinstance(c := checked(row, source), Collected)]
     count *= len(good) / len(sample)
-    estimated |= len(good) < len(sample) < len(wanted)
     traces = [t for c in good for t in c.traces]
     kinds = [name for c in good for name in kind_of_gold(c.problem)]
+    estimated |= len(sample) < len(wanted) and (len(good) < len(sample) or bool(kinds))
     return SourceFacts(
         float(round(count)),
         _mean_tokens([c.problem.prompt for c in good]) + CHAT_TOKENS,
