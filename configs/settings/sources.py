@@ -120,6 +120,8 @@ class Source(Table):
     """The answer is what follows the last of these in answer_field, as `####` in GSM8K"""
     options_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
     """Options of a multiple choice: they join the prompt, and a number as answer is a letter"""
+    options_from: Annotated[Literal[-1, 0, 1], DEFAULT_NOT_IN_KEY] = 0
+    """The number of the first option, where answers are numbers; -1: refuse numbers"""
     all_answers: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
     """A list of several answers is the gold as a whole; else it is refused"""
     no_answers: tuple[str, ...] = ()

@@ -25,8 +25,17 @@ from klear.eval.judge.judge import Judge, Pending
 from klear.eval.records import Problem, Sample, Score
 from klear.eval.row_files import Row, read_rows
 from klear.eval.rows.fields import field_of
-from klear.eval.rows.reading import IDS, OWN, read_row, reading_line, refuse_file, source_of
-from klear.eval.rows.shape import first_of
+from klear.eval.rows.reading import (
+    IDS,
+    OWN,
+    letter_lines,
+    numbered,
+    read_row,
+    reading_line,
+    refuse_file,
+    source_of,
+)
+from klear.eval.rows.shape import A_LETTER, first_of
 
 
 class _Request(BaseModel):
@@ -118,6 +127,7 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
     """
     found: dict[str, Problem | str] = {}
     rejected, ways, first = list[str](), Counter[str](), None
+    letters, source = list[int](), numbered(path, source)
     for row in _rows(path):
         value = row.value or {}
         own = str(field_of(value, first_of(value, IDS)) or row.number)
@@ -127,6 +137,7 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
             problem, way = read_row(row.value, source)
             first = first or problem
             ways[way] += 1
+            letters += [row.number] if way.endswith(A_LETTER) else []
             is_ours = not way or way.endswith(OWN)
             for name in {problem.id} if is_ours else {problem.id, own}:
                 same = problem.model_copy(update={"id": name})
@@ -140,7 +151,8 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
     rows = [text.removeprefix(f"{path}:") for text in rejected]
     refuse_file(path, source, ways.total(), [f"row {row}" for row in rows])
     other = {*ways} - {"", f"math|{OWN}", f"code|{OWN}"}
-    return found, rejected, [reading_line(path.name, ways, first)] if other and first else []
+    lines = [reading_line(path.name, ways, first)] if other and first else []
+    return found, rejected, [*lines, *letter_lines(letters)]
 
 
 def _begin_row(judge: Judge, row: Row, known: dict[str, Problem | str]) -> Pending:

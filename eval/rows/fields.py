@@ -14,6 +14,7 @@ class BadField(ValueError):
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"field {field}: {problem}")
+        self.field = field
 
 
 class Turn(NamedTuple):

@@ -17,10 +17,13 @@ _TAG = re.compile(r"<answer>(?=.*</answer>)", re.DOTALL)
 _FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]|\\[A-Za-z]+", re.DOTALL)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _PROGRAM = re.compile(
-    r"^\s*(?:def |class |import |from \w[\w.]* import |print\(|#include|```)", re.M
+    r"^\s*(?:def |class |import |from \w[\w.]* import |print\(|#include|```"
+    r"|(?:async )?function\s*\w*\([^)]*\)\s*\{|public (?:static|class) |int main\s*\()"
+    r"|=\s*lambda\b[^:\n]*:|\)\s*=>",
+    re.M,
 )
 _FILLER = re.compile(
-    r"^(?:therefore|thus|then|simply|exactly|just|indeed|equal to|equals)\b[\s,]*", re.I
+    r"^(?:therefore|hence|thus|so|then|simply|exactly|just|indeed|equal to|equals)\b[\s,]*", re.I
 )
 A_PROGRAM = "a program is no answer to compare with"
 
@@ -72,4 +75,8 @@ def is_program(text: str) -> bool:
 
 def is_short(text: str) -> bool:
     """Whether a text of a solution's field is an answer by itself: a value, no sentence."""
-    return 0 < len(text) <= 60 and len(_WORD.findall(_FORMULA.sub(" ", text))) <= 1
+    return (
+        0 < len(text) <= 60
+        and not _FILLER.match(text)
+        and len(_WORD.findall(_FORMULA.sub(" ", text))) <= 1
+    )

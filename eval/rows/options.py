@@ -75,6 +75,14 @@ def _of_text(text: str) -> list[tuple[str, Any]]:
     return [(m[1], part.strip(" ,;\n")) for m, part in zip(found, parts, strict=True)]
 
 
+def place_in(gold: Any) -> int | None:
+    """The number of an option that a gold is, as a number or a text; else None."""
+    if isinstance(gold, bool) or not isinstance(gold, int | float | str):
+        return None
+    text = str(gold).strip("()[].: ").removesuffix(".0")
+    return int(text) if text.isdecimal() and len(text) < 4 else None
+
+
 def shuffled(options: list[tuple[str, str]], prompt: str) -> list[tuple[str, str]]:
     """In an order that the prompt draws: for datasets that name the right one first."""
     seed = prompt.encode("utf-8", "replace")
@@ -93,24 +101,26 @@ def with_options(prompt: str, options: list[tuple[str, str]]) -> str:
     return "\n\n".join([prompt, "\n".join(lines), ASKED])
 
 
-def letter_of(gold: Any, options: list[tuple[str, str]], name: str) -> str:
-    """The letter of the right option, by label, text or place from 0. Raises BadField."""
+def letter_of(gold: Any, options: list[tuple[str, str]], name: str, first: int = 0) -> str:
+    """The letter of the right option, by label, text or place, where `first` is the number of the
+    first option and -1 says that nobody can tell. Raises BadField."""
     texts, labels = [_folded(text) for _, text in options], [_folded(label) for label, _ in options]
-    word = _folded(gold)
+    word, number = _folded(gold), place_in(gold)
     bare, labelled = word.strip("()[].: "), _LABELLED.fullmatch(word)
     by_text = texts.index(word) if texts.count(word) == 1 else -1
-    whole = isinstance(gold, int | float) and not isinstance(gold, bool) and gold == int(gold)
-    if bare in labels:
-        place = labels.index(bare)
-    elif whole or (bare.isdecimal() and by_text < 0):
-        place = int(gold)
+    if bare and bare in labels:
+        return LETTERS[labels.index(bare)]
+    if number is not None and 0 <= number - max(first, 0) < len(options) + (first < 0):
+        place = number - first
+        if first < 0:
+            raise BadField(name, f"{gold!r}: the file's numbers of options begin at 0 or at 1")
         if by_text not in (-1, place):
             raise BadField(name, f"{gold!r} is an option, and the place of another one")
-        if not 0 <= place < len(options):
-            count = f"{len(options)} options, counted from 0"
-            raise BadField(name, f"{gold!r} is the place of none of {count}")
     elif by_text >= 0:
         place = by_text
+    elif number is not None:
+        count = f"{len(options)} options, counted from {max(first, 0)}"
+        raise BadField(name, f"{gold!r} is the place of none of {count}")
     elif bare.upper() in [*LETTERS[: len(options)]]:
         place = LETTERS.index(bare.upper())
     elif labelled and labelled[2] in texts:

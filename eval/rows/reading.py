@@ -5,6 +5,7 @@ gsm8k.jsonl: 1,319 math problems · prompt: question · gold: answer after "####
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,16 @@ from klear.eval.records import Problem
 from klear.eval.row_files import read_rows, stem
 from klear.eval.rows.fields import field_of
 from klear.eval.rows.gold_text import A_PROGRAM
-from klear.eval.rows.shape import described, first_of, folded, own_problem, quoted, recognised
+from klear.eval.rows.shape import (
+    A_LETTER,
+    described,
+    first_of,
+    folded,
+    own_problem,
+    place_of,
+    quoted,
+    recognised,
+)
 from klear.eval.rows.to_problem import Tables, to_problem
 
 IDS = ("id", "problem_id", "task_id", "question_id", "unique_id", "uid", "idx", "index", "name")
@@ -46,10 +56,13 @@ class Reading(NamedTuple):
     ways: Counter[str]
     """How rows were read, in words → how many."""
     rejected: list[str]
+    letters: list[int]
+    """Rows whose gold is a letter without its options."""
 
     def lines(self) -> list[str]:
         return [
             reading_line(self.file, self.ways, self.problems[0]),
+            *letter_lines(self.letters),
             *rejected_lines(self.rejected),
         ]
 
@@ -66,11 +79,26 @@ def read_row(
     return to_problem(row, named, tables), f"{named.domain}|{described(named)}{remark}"
 
 
+def numbered(path: Path, source: Source) -> Source:
+    """The source, with the number that a file read by shape counts options from. Some row of one
+    that counts from 1 names its last option, by their count; where another has a 0, nobody can
+    tell. Raises ValueError when the file is damaged."""
+    places = set[str]()
+    for number, row in enumerate(read_rows(path) if source.by_shape else ()):
+        if number == ROWS_TRIED and not places - {""}:
+            break
+        with suppress(ValueError, RecursionError):
+            places.add(place_of(row.value or {}, source))
+    if "count" not in places or source.options_from:
+        return source
+    return source.model_copy(update={"options_from": -1 if "zero" in places else 1})
+
+
 def read_problems(path: Path, source: Source) -> Reading:
     """All rows of one file. Raises ConfigError when none is a problem, with what would help, or
     when the rows are programs without tests; ValueError when the file is damaged."""
-    reading = Reading(path.name, [], {}, Counter(), [])
-    twice = set[str]()
+    reading = Reading(path.name, [], {}, Counter(), [], [])
+    twice, source = set[str](), numbered(path, source)
     for row in read_rows(path):
         try:
             if row.value is None:
@@ -81,6 +109,7 @@ def read_problems(path: Path, source: Source) -> Reading:
             continue
         reading.problems.append(problem)
         reading.ways[way] += 1
+        reading.letters.extend([row.number] if way.endswith(A_LETTER) else [])
         own = str(field_of(row.value, first_of(row.value, IDS)))
         if reading.own_ids.setdefault(own, problem.id) != problem.id:
             twice.add(own)
@@ -93,7 +122,7 @@ def read_problems(path: Path, source: Source) -> Reading:
 def refuse_early(path: Path, source: Source) -> None:
     """Raises ConfigError as `read_problems` does, before a file is collected; all of it is
     read only where its first rows are in doubt."""
-    kept, programs = 0, False
+    kept, programs, source = 0, False, numbered(path, source)
     for row in islice(read_rows(path), ROWS_TRIED):
         try:
             read_row(row.value or {}, source)
@@ -111,7 +140,8 @@ def refuse_file(path: Path, source: Source, kept: int, rejected: list[str]) -> N
     if kept and not programs:
         return
     what = "holds no problem" if rejected else "holds no problem: it has no rows"
-    fix = suggested(path, source) if rejected and not programs else ""
+    absent = any("looked for" in reason for reason in rejected[:ROWS_TRIED])
+    fix = suggested(path, source) if absent and not programs else ""
     if programs:
         what = "holds programs as answers and no tests, so nothing can judge answers to it"
         fix = "for its prompts alone: a source of collect with gold_optional: true"
@@ -177,6 +207,13 @@ def reading_line(file: str, ways: Mapping[str, int], first: Problem) -> str:
     tests = first.tests
     gold = first.answer or (f"{len(tests.cases)} {tests.kind} tests" if tests else "no gold")
     return f'{file}: {"; ".join(kinds)} · first: "{_cut(first.prompt, 40)}" → {_cut(gold, 40)}'
+
+
+def letter_lines(rows: list[int]) -> list[str]:
+    """A warning of golds that are letters without options."""
+    shown = ", ".join(map(str, rows[:MOST_SHOWN])) + ", …" * (len(rows) > MOST_SHOWN)
+    text = f"  warning: the gold of row {shown} is a letter, and the row has no options"
+    return [text] if rows else []
 
 
 def rejected_lines(rejected: list[str]) -> list[str]:

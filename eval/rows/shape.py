@@ -24,7 +24,8 @@ from klear.eval.rows.fields import (
     text_of,
     turns_of,
 )
-from klear.eval.rows.to_problem import answer_of, names_it, prompt_of, tests_of
+from klear.eval.rows.options import options_of, place_in
+from klear.eval.rows.to_problem import SEVERAL, answer_of, names_it, prompt_of, tests_of
 
 PROMPTS = (
     "problem", "question", "problem_description", "question_content", "problem_statement",
@@ -56,6 +57,13 @@ TESTS = (
     ("assert_case",), ("test_suite",), ("verification_info.test_cases",), ("verification_info",),
     ("info.tests",), ("reward_model.ground_truth",), ("ground_truth",), ("examples_io",),
 )  # fmt: skip
+_OR_A_GOLD = ("verification_info", "info", "reward_model", "ground_truth", "examples_io")
+"""Fields that may hold tests, and in other rows a gold."""
+A_LETTER = " (a letter, but the prompt has no options)"
+RAW_EVALPLUS = (
+    "inputs without expected outputs, which EvalPlus computes; take the same problems with `test` "
+    "from the hub (evalplus/mbppplus is --bench mbpp_plus, evalplus/humanevalplus as a file)"
+)
 OPTIONS = ("options", "choices", "endings", "answer_options", "answer_option_list", "option_list")
 FUNCTIONS = (
     "entry_point", "fn_name", "func_name", "function_name", "method_name", "metadata.func_name",
@@ -92,6 +100,10 @@ def recognised(row: dict[str, Any], source: Source) -> tuple[Source, str]:
     if not source.answer_field and (tested := _test_fields(row, trial, troubles)):
         return trial.model_copy(update=tested), ""
     try:
+        if raw := first_of(row, ("plus_input", "base_input")):
+            raise BadField(raw, RAW_EVALPLUS)
+        if broken := [e for e in troubles if e.field.partition(".")[0] not in _OR_A_GOLD]:
+            raise broken[0]
         if source.domain == "code" or source.tests_field:
             raise troubles[0] if troubles else _absent("tests", [n for g in TESTS for n in g], row)
         return _with_gold(row, trial, troubles)
@@ -124,7 +136,7 @@ def find(row: dict[str, Any], wanted: str) -> str:
             return ""
         value = value[int(key)] if isinstance(value, list) else value[key]
         path.append(key)
-    return "" if value is None or value in ("", [], {}) else ".".join(path)
+    return "" if value is None or value in ("", [], {}, "[]", "{}") else ".".join(path)
 
 
 def folded(name: str) -> str:
@@ -227,7 +239,9 @@ def _may_be_tests(value: Any) -> bool:
     """Whether a value has the form of tests: a gold like `["7"]` or `algebra` has not."""
     value = decoded(value)
     if isinstance(value, str):
-        return "assert" in value or "unittest" in value or value.startswith("eJ")
+        return any(
+            word in value for word in ("assert", "unittest", "def check")
+        ) or value.startswith("eJ")
     if isinstance(value, list):
         codes = all(isinstance(v, str) and "assert" in v for v in value)
         return bool(value) and (codes or all(isinstance(v, dict) for v in value))
@@ -262,18 +276,23 @@ def _with_gold(row: dict[str, Any], source: Source, troubles: list[BadField]) ->
         names += _all_of(row, PLACES)
     readings = list[tuple[Source, str]]()
     for name in dict.fromkeys(names):
-        if name == used:
-            continue
+        if name == used or (folded(name) == "correct" and _is_boolean(field_of(row, name))):
+            continue  # whether somebody's solution is right
         try:
             readings.append(_read_gold(row, name, source, prompt, worked=False))
         except BadField as error:
             troubles.append(error)
+    if not readings and any(SEVERAL in str(error) for error in troubles):
+        raise next(error for error in troubles if SEVERAL in str(error))
     if not readings and not source.answer_field:
         for name in _all_of(row, WORKED):
             if name == used and turns_of(field_of(row, name)) is None:
                 continue
             try:
-                readings.append(_read_gold(row, name, source, prompt, worked=True))
+                reading = _read_gold(row, name, source, prompt, worked=True)
+                if troubles and not (reading[0].answer_in_box or reading[0].answer_after):
+                    continue  # a word beside a gold that is none
+                readings.append(reading)
                 break
             except BadField as error:
                 troubles.append(error)
@@ -286,7 +305,7 @@ def _with_gold(row: dict[str, Any], source: Source, troubles: list[BadField]) ->
         readings.sort(key=lambda reading: gold_text.is_bare_letter(reading[1], prompt))
     chosen, gold = readings[0]
     bare = not options and gold_text.is_bare_letter(gold, prompt)
-    remark = " (a letter, but the prompt has no options)" if bare else ""
+    remark = A_LETTER if bare else ""
     readings = [
         r for r in readings if bare or options or not gold_text.is_bare_letter(r[1], prompt)
     ]
@@ -320,6 +339,22 @@ def _options_field(row: dict[str, Any]) -> str:
     return ""
 
 
+def place_of(row: dict[str, Any], source: Source) -> str:
+    """Where the number that a row has as gold stands among its options, for a file that may count
+    them from 0 or from 1: `zero`, `count` or `between`; empty for a row without such a number."""
+    field = source.options_field or _options_field(row)
+    if not field:
+        return ""
+    options = options_of(row, field)
+    taken = {text.strip().lower() for option in options for text in option}
+    names = [source.answer_field] if source.answer_field else [*GOLDS, *PLACES]
+    for name in _all_of(row, names):
+        number = place_in(field_of(row, name))
+        if number is not None and str(number) not in taken:
+            return {0: "zero", len(options): "count"}.get(number, "between")
+    return ""
+
+
 def _read_gold(
     row: dict[str, Any], name: str, source: Source, prompt: str, *, worked: bool
 ) -> tuple[Source, str]:
@@ -332,15 +367,21 @@ def _read_gold(
             raise BadField(name, "the chat has no answer")
         name = f"{name}.{place}.{'content' if 'content' in listed[place] else 'value'}"
         value = text
-    elif isinstance(value, dict):  # SQuAD, TriviaQA
-        inner = first_of(value, ("text", "value", "answer", "ground_truth"))
-        name, value = (f"{name}.{inner}", value[inner]) if inner else (name, value)
+    elif isinstance(inside := decoded(value), dict) and inside:  # SQuAD, TriviaQA
+        inner = first_of(inside, ("text", "value", "answer", "ground_truth"))
+        if not inner:
+            raise BadField(name, f"an object with {', '.join(map(str, inside))[:60]} is no gold")
+        name, value = f"{name}.{inner}", inside[inner]
     fields: dict[str, Any] = {"answer_field": name}
     values = decoded(value) if isinstance(value, str) and value[:2] in ('["', "['") else value
     if isinstance(values, list):
-        flag = find(row, "is_multiple_answer")
-        fields["all_answers"] = bool(flag and row[flag] is True)
+        every = _is_boolean(flag := field_of(row, find(row, "is_multiple_answer")))
+        fields["all_answers"] = every and str(flag).lower() == "true"
         value = values[0] if values else None
+        if not fields["all_answers"] and (
+            _are_equal(values) or (source.options_field and len(values) == 1)
+        ):
+            fields["answer_field"] = name = f"{name}.0"
     if isinstance(value, str) and not source.options_field:
         rule = gold_text.rule_of(value)
         fields |= {"answer_in_box": rule.form == "box", "answer_after": rule.mark}
@@ -355,6 +396,17 @@ def _read_gold(
     if why := unjudgeable(Problem.model_construct(domain="math", prompt=prompt, answer=gold)):
         raise BadField(name, why)
     return reading, gold
+
+
+def _is_boolean(value: Any) -> bool:
+    return str(value).lower() in ("true", "false")
+
+
+def _are_equal(values: list[Any]) -> bool:
+    """Whether these are several spellings of one value."""
+    first, *others = [str(value) for value in values] or [""]
+    verdicts = [quick_verdict(first, other) for other in others if other != first]
+    return bool(verdicts) and all(v is not None and v.verdict == "AC" for v in verdicts)
 
 
 def own_problem(row: dict[str, Any], source: Source) -> Problem | None:
@@ -388,7 +440,7 @@ def described(source: Source) -> str:
     gold = source.answer_field
     if source.options_field:
         parts.append(source.options_field.replace("+", " + "))
-        gold = f"letter of {gold}"
+        gold = f"letter of {gold}" + ", counted from 1" * (source.options_from == 1)
     elif source.answer_in_box:
         gold = f"last box of {gold}"
     elif source.answer_after:

@@ -27,6 +27,7 @@ from klear.eval.rows.fields import (
 from klear.eval.rows.gold_text import after_mark
 from klear.eval.rows.options import letter_of, options_of, shuffled, with_options
 
+SEVERAL = "answers; the judge takes one"
 Tables = Mapping[str, Mapping[str, str]]
 """The texts of each lookup table, by what its rows are found by."""
 
@@ -213,13 +214,13 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
     value = field_of(row, name)
     if source.options_field and value not in (None, ""):
         bare = prompt_of(row, source.model_copy(update={"options_field": ""}))
-        return letter_of(value, _options(row, source, bare), name)
+        return letter_of(value, _options(row, source, bare), name, source.options_from)
     if isinstance(value, str) and value.startswith(('["', "['")) and value.endswith("]"):
         value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         values = list(dict.fromkeys(str(v).strip() for v in value))
         if len(values) > 1 and not source.all_answers:
-            raise BadField(name, f"{len(values)} answers; the judge takes one")
+            raise BadField(name, f"{len(values)} {SEVERAL}")
         value = ", ".join(values) if len(values) > 1 else next(iter(value), None)
     if value is None:
         return _no_gold(source, name, "missing")

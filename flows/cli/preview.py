@@ -10,7 +10,7 @@ from klear.configs.settings.sources import Source
 from klear.eval.answers import writable
 from klear.eval.records import Problem
 from klear.eval.row_files import SUFFIXES, Row, read_rows
-from klear.eval.rows.reading import read_problems, read_row, source_of
+from klear.eval.rows.reading import numbered, read_problems, read_row, source_of
 from klear.eval.rows.shape import recognised, used_fields
 
 LONGEST = 1_500
@@ -32,7 +32,7 @@ def preview(what: str, /, *, n: int = 3, fields: str = "", use: str = "") -> int
             raise ConfigError([f"{what}: no such file"])
         source = source_of(path.name, path, fields, use)
         print("\n".join(read_problems(path, source).lines()))
-        rows = read_rows(path)
+        rows, source = read_rows(path), numbered(path, source)
     else:
         source, rows = _published(what, n)
     for row in islice(rows, n):

@@ -21,7 +21,7 @@ from klear.eval.golds import chance_of_guessing, unjudgeable
 from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
 from klear.eval.rows.fields import BadField, field_of, text_of
-from klear.eval.rows.reading import read_row
+from klear.eval.rows.reading import numbered, read_row
 from klear.eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
 from klear.eval.tables import TableWriter
 from klear.tasks.data.generated import generated_problems
@@ -275,9 +275,10 @@ def read_source(
         yield from (Collected(p, [], None) for p in generated_problems(source, seed))
     tables = _looked_up(source, settings)
     for piece in part.pieces:
+        as_file = numbered(piece.file, source) if piece.file else source
         for row in piece_rows(piece, source, Path(settings.root), source.name):
             wanted = row.value is None or is_wanted(row.value, source.where)
-            yield checked(row, source, tables) if wanted else None
+            yield checked(row, as_file, tables) if wanted else None
 
 
 def is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:

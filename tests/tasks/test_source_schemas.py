@@ -177,7 +177,7 @@ def test_functions_of_taco_and_apps_are_called_and_their_header_is_in_the_prompt
         problem = to_problem(row_of(name, **more), Source(use=name))
         assert problem.prompt == "Add one.\n\nStarter code\n\ndef add(n):"
         cases = (CallCase(args=(1,), output=2), CallCase(args=(3,), output=4))
-        assert problem.tests == TestSuite(kind="call", fn_name="add", cases=cases)
+        assert problem.tests == TestSuite(kind="call", fn_name="add", cases=cases, wrapped=True)
 
 
 def test_codeforces_prompt_limits_and_day_and_without_published_tests_a_prompt_for_sft():
