@@ -310,10 +310,7 @@ def _with_gold(row: dict[str, Any], source: Source, troubles: list[BadField]) ->
         r for r in readings if bare or options or not gold_text.is_bare_letter(r[1], prompt)
     ]
     for other, value in readings[1:]:
-        from klear.eval.math_answers.verify import quick_verdict  # a run begins without it
-
-        verdict = quick_verdict(gold, value)
-        if value != gold and (verdict is None or verdict.verdict != "AC"):
+        if not _is_same(gold, value):
             a, b = chosen.answer_field, other.answer_field
             fix = f"name one: --fields gold={quoted(a)} or --fields gold={quoted(b)}"
             raise BadField("row", f"{a} ({gold[:40]}) and {b} ({value[:40]}) differ; {fix}")
@@ -405,8 +402,14 @@ def _is_boolean(value: Any) -> bool:
 def _are_equal(values: list[Any]) -> bool:
     """Whether these are several spellings of one value."""
     first, *others = [str(value) for value in values] or [""]
-    verdicts = [quick_verdict(first, other) for other in others if other != first]
-    return bool(verdicts) and all(v is not None and v.verdict == "AC" for v in verdicts)
+    return {first} < {first, *others} and all(_is_same(first, other) for other in others)
+
+
+def _is_same(gold: str, other: str) -> bool:
+    from klear.eval.math_answers.verify import quick_verdict  # a run begins without it
+
+    verdict = None if gold == other else quick_verdict(gold, other)
+    return gold == other or (verdict is not None and verdict.verdict == "AC")
 
 
 def own_problem(row: dict[str, Any], source: Source) -> Problem | None:

@@ -21,6 +21,7 @@ SOURCES = [
     Source(name="b", files=("f",), domain="math", answer_in_box=True, date_field="date"),
     Source(name="c", files=("f",), domain="code", time_limit_field="time_limit_s"),
     Source(name="p", files=("f",), domain="code", tests_field="."),
+    Source(name="s", files=("f",)),
 ]
 
 texts = st.text(max_size=200)
