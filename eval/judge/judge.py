@@ -23,7 +23,7 @@ from klear.configs.settings.judging import JudgeSettings
 from klear.eval.answers import extract_boxed, extract_program, has_closed_think, writable
 from klear.eval.families.countdown import verify_countdown
 from klear.eval.judge.workers import RayPool, WorkerPool
-from klear.eval.math_answers.verify import asked_for, quick_verdict
+from klear.eval.math_answers.verify import asked_for, letters_of, quick_verdict, with_factors
 from klear.eval.programs.verify import chosen_suite, longest_seconds
 from klear.eval.records import NO_GOLD, Judgement, Problem, Score, TestSuite
 from klear.eval.sandbox import MachineUnfit
@@ -105,7 +105,9 @@ class Judge(AbstractContextManager["Judge"]):
         extracted = (extract_boxed if is_math else extract_program)(text)
         answer, closed = extracted.answer, has_closed_think(text)
         runs = problem.judgeable and not is_math
-        asked = asked_for(problem.prompt) if is_math else ""
+        asked, letters = "", ""
+        if is_math:
+            asked, letters = asked_for(problem.prompt), letters_of(problem.prompt)
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
         def score(found: Judgement) -> Score:
@@ -132,12 +134,14 @@ class Judge(AbstractContextManager["Judge"]):
         elif problem.numbers is not None:
             known = verify_countdown(answer, gold, problem.numbers)
         elif is_math:
-            known = quick_verdict(gold, answer, asked)
+            gold, final = with_factors(gold, letters), with_factors(answer, letters)
+            known = quick_verdict(gold, final, asked)
         if known:
             at_once = score(known)
             return lambda: at_once
         if is_math:
-            result = self._submit(self._math, settings.math_timeout_s, gold, answer, asked)
+            final = with_factors(answer or "", letters)
+            result = self._submit(self._math, settings.math_timeout_s, gold, final, asked)
         else:
             assert problem.tests is not None
             suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)

@@ -32,6 +32,7 @@ from klear.eval.math_answers.words import (
     common_word,
     size_of_count,
     truth_of,
+    unit_named,
     unit_ratio,
 )
 from klear.eval.records import Judgement
@@ -105,6 +106,10 @@ _TUPLE = re.compile(
 )
 
 
+_FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)")
+_LETTER = re.compile(r"(?<![A-Za-z\\\d/}])(?<!\d )([A-Za-z])(?![A-Za-z])")
+
+
 def asked_for(prompt: str) -> Asked:
     """What the sentences of a prompt ask for that ask for something: values in an order, or a
     tuple. Without such words a list is a set."""
@@ -112,6 +117,22 @@ def asked_for(prompt: str) -> Asked:
     if _ANY_ORDER.search(prompt):
         return ""
     return "sequence" if _SEQUENCE.search(asking) else "tuple" if _TUPLE.search(asking) else ""
+
+
+def letters_of(prompt: str) -> str:
+    """The letters of units that the formulas of a prompt use for something else: `s` of `$s$`, not
+    of `$5 s$`."""
+    formulas = " ".join(match[0] for match in _FORMULA.finditer(prompt[-_MOST_OF_PROMPT:]))
+    letters = {*_LETTER.findall(re.sub(TEXT, " ", formulas))}
+    return "".join(sorted(x for x in letters if unit_named(x.lower())))
+
+
+def with_factors(text: str, letters: str) -> str:
+    r"""`3\cdot s` for `3s`, where s is a letter of the problem: else it would be seconds."""
+    if not letters:
+        return text
+    trailing = rf"(?<=[\d)}}])\s*([{letters}])(\s*\^\s*\{{?\s*\d\s*\}}?)?\s*$"
+    return re.sub(trailing, lambda m: rf"\cdot {m[1]}{m[2] or ''}", text)
 
 
 def stated(gold: str) -> str:

@@ -35,7 +35,7 @@ from klear.tasks.store.store import SCRATCH
 SOURCES = "sources.json"
 
 
-@stage(version=2, group="data", reads=collected_files)
+@stage(version=3, group="data", reads=collected_files)
 def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     """Gather the problems of every source (§3.1, §3.2.1); bad rows are kept apart with a reason.
 

@@ -256,3 +256,19 @@ def test_over_the_steps_every_test_is_drawn():
     drawn = [tuple(case.model_dump_json() for case in suite.cases) for suite in suites]
     assert len(set(drawn)) > 50
     assert len({case for draw in drawn for case in draw}) == len(CASES)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "answer", "verdict"),
+    [
+        ("Find the perimeter in terms of $s$.", "3s", "3", "WA"),
+        ("Find the perimeter in terms of $s$.", "3", "3s", "WA"),
+        ("Find the height for side $s$.", r"\frac{s\sqrt{3}}{2}", r"\frac{\sqrt{3}}{2}s", "AC"),
+        ("It falls from $5 m$. For how many seconds?", "3", "3s", "AC"),
+        ("A body of mass $m$ went how far?", "12", r"12\text{ m}", "AC"),
+    ],
+)
+def test_a_letter_of_the_problem_is_no_unit(prompt, gold, answer, verdict):
+    problem = Problem(domain="math", prompt=prompt, answer=gold)
+    with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
+        assert judge.judge(problem, f"<think>.</think>\\boxed{{{answer}}}").verdict == verdict
