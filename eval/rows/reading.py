@@ -108,6 +108,7 @@ def read_problems(path: Path, source: Source) -> Reading:
             reading.rejected.append(f"row {row.number}: {writable(str(error))}")
             continue
         reading.problems.append(problem)
+        way = way or f"{problem.domain}|{described(source)}"  # the fields that somebody named
         reading.ways[way] += 1
         reading.letters.extend([row.number] if way.endswith(A_LETTER) else [])
         own = str(field_of(row.value, first_of(row.value, IDS)))

@@ -132,8 +132,9 @@ def test_fields_and_an_entry_of_the_catalogue_say_how_a_file_is_read(tmp_path):
     named = source_of("r", path, 'prompt=question,gold="final_answer"')
     (problem,) = read_problems(path, named).problems
     assert (problem.prompt, problem.answer) == ("q?", "7")
-    (problem,) = read_problems(path, source_of("r", path, use="deepmath")).problems
-    assert (problem.prompt, problem.answer) == ("q?", "7")
+    reading = read_problems(path, source_of("r", path, use="deepmath"))
+    assert [(p.prompt, p.answer) for p in reading.problems] == [("q?", "7")]
+    assert "1 math problem · prompt: question · gold: final_answer" in reading.lines()[0]
     with pytest.raises(ConfigError, match="names are prompt, gold"):
         source_of("r", path, "promt=question")
 
