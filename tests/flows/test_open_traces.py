@@ -101,6 +101,9 @@ def cut(root: Path) -> Path:
     """The profile with local rows, a model of a minute and RL on prompts with known pass rates."""
     theirs = load_profile("open_traces")
     names = [*(s.name for s in theirs.collect.sources), "polaris", "intellect3_code"]
+    sources = local(names, root)
+    for source in sources:  # RL here takes the two with known pass rates alone
+        source["untrained"] = source["use"] in theirs.filter_tests.sources
     protocols = [{"name": "aime24", "k": 1}]
     a_step = {"prompts_per_step": 2, "mini_batch_prompts": 2, "rollouts_per_prompt": 2}
     small = {"micro_batch_tokens": 2048, "threads": 1, "precision": "fp32"}
@@ -115,7 +118,7 @@ def cut(root: Path) -> Path:
     profile = {
         "extends": "open_traces",
         "data": {"root": str(root)},
-        "collect": {"sources": local(names, root)},
+        "collect": {"sources": sources},
         "benchmarks": {"sources": local(["aime24"], root)},
         "distill": {"samples_per_prompt": 2},
         "difficulty": {"rater": "teacher"},
