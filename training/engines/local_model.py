@@ -51,17 +51,18 @@ class LocalModel(Engine):
             text = self.chat.continuation(ids)
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = (self.settings.think_prefill or self.chat.prefill) + text
-            text = self._in_our_tags(text)
+            text = in_our_tags(text, self.settings)
         model, tokens = self.settings.model, len(ids or ())
         return request.answered(model, text, finish, prompt_tokens, tokens)
 
-    def _in_our_tags(self, text: str) -> str:
-        """Raises EngineError for thinking in tags that nobody named: the judge would read on."""
-        if tags := self.settings.think_tags:
-            return with_think_tags(text, tags)
-        if tags := foreign_tags(text):
-            raise EngineError(name_tags(self.settings.model, tags))
-        return text
+
+def in_our_tags(text: str, settings: EngineSettings) -> str:
+    """Raises EngineError for thinking in tags that nobody named: the judge would read on."""
+    if tags := settings.think_tags:
+        return with_think_tags(text, tags)
+    if tags := foreign_tags(text):
+        raise EngineError(name_tags(settings.model, tags))
+    return text
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
