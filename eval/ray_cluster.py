@@ -41,25 +41,29 @@ on_cluster_wait: ContextVar[Callable[[str], None]] = ContextVar("on_cluster_wait
 CPUs for days, and whoever waits for one has not stalled."""
 
 
+_JOINING = threading.Lock()
+
+
 def join(address: str) -> Any:
     """The module `ray`, connected to the cluster at `address` ("host:port", or "auto"). Raises
     RuntimeError with the fix when there is no cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    if not ray.is_initialized():
-        before = signal.getsignal(signal.SIGTERM)
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-        try:
-            ray.init(address=address, namespace="klear", **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise RuntimeError(
-                f"no Ray cluster at KLEAR_RAY_ADDRESS={address} ({error}): start a node here "
-                "with `ray start --address=HOST:PORT`, or unset the variable to work locally"
-            ) from error
-        finally:  # Ray takes SIGTERM over; a run ends by the handler it had
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, before)
+    with _JOINING:  # stages begin beside each other
+        if not ray.is_initialized():
+            before = signal.getsignal(signal.SIGTERM)
+            quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+            try:
+                ray.init(address=address, namespace="klear", **quiet)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise RuntimeError(
+                    f"no Ray cluster at KLEAR_RAY_ADDRESS={address} ({error}): start a node here "
+                    "with `ray start --address=HOST:PORT`, or unset the variable to work locally"
+                ) from error
+            finally:  # Ray takes SIGTERM over; a run ends by the handler it had
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, before)
     return ray
 
 
