@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,21 @@ def test_refusals_for_overload_cost_nothing_as_long_as_others_are_answered(endpo
 
 
 def test_without_a_number_as_many_are_asked_as_the_endpoint_sustains(endpoint_of, monkeypatch):
-    """It answers 12 at once. A round of half a second is two answers long; there are about ten."""
-    for where, name, value in ((in_flight, "ROUND_S", 0.5), (in_flight, "FIRST", 4)):
-        monkeypatch.setattr(where, name, value)
+    """It answers 12 at once: of 4, 8, 16 in flight the third is too many, whatever the rounds take.
+
+    What a round brought in tokens a second is left out: that depends on this machine's load.
+    """
+    for name, value in (("ROUND_S", 0.5), ("FIRST", 4), ("WORTH", -1.0)):
+        monkeypatch.setattr(in_flight, name, value)
     with endpoint_of(latency_s=0.25, slots=12) as endpoint:
         e = engine(endpoint.url, concurrency=None, max_retries=20)
-        samples = asked(e, 200)
-    assert len({s.problem_id for s in samples}) == len(samples) == 200
-    assert 6 <= e.measured["requests_in_flight"] <= 16
+        until_settled = takewhile(lambda _: not e._flow.found.settled, requests(5_000))
+        samples = list(e.answer(until_settled))
+    assert len({s.problem_id for s in samples}) == len(samples) < 5_000
+    assert 8 <= e.measured["requests_in_flight"] <= 12
     assert e.measured["refusals"] > 0
     assert e.measured["stream_tokens_per_second"] > 0
-    assert endpoint.most_in_flight <= 32
+    assert endpoint.most_in_flight <= 16
 
 
 def test_a_refusal_is_no_failure_as_long_as_the_answers_of_others_grow(endpoint_of):
