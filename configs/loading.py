@@ -12,10 +12,10 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from klear.configs.settings.base import Settings, first_few, flat, meaning, short
-from klear.configs.settings.explain import ConfigError, explain, nearest
-from klear.configs.settings.pipeline import Pipeline
-from klear.configs.settings.sources import CollectSettings
+from .settings.base import Settings, first_few, flat, meaning, short
+from .settings.explain import ConfigError, explain, nearest
+from .settings.pipeline import Pipeline
+from .settings.sources import CollectSettings
 
 FOLDER = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)

@@ -19,8 +19,8 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from klear.configs.settings.engines import no_secret
-from klear.configs.settings.explain import ConfigError
+from .settings.engines import no_secret
+from .settings.explain import ConfigError
 
 PREFIX = "KLEAR_"
 SHORTEST_PASSWORD = 12  # MLflow's rule

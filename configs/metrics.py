@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import NamedTuple
 
-from klear.configs.settings.base import read_catalogue
+from .settings.base import read_catalogue
 
 
 class Metric(NamedTuple):

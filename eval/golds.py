@@ -9,9 +9,9 @@ or a die matches.
 import re
 from math import comb
 
-from klear.eval.math_answers.spelling import spell
-from klear.eval.math_answers.words import TEXT
-from klear.eval.records import Problem
+from .math_answers.spelling import spell
+from .math_answers.words import TEXT
+from .records import Problem
 
 _NO_ANSWER = re.compile(
     r"(?:(?:proof|prove[nd]?|show)\b.*|q\.?e\.?d|(?:(?:see|refer to|given in|as) )?(?:the )?"

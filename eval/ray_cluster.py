@@ -20,8 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from klear.configs.files import PACKAGE
-from klear.eval.sandbox import MachineUnfit
+from ..configs.files import PACKAGE
+from .sandbox import MachineUnfit
 
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from klear.eval.records import Record
+from .records import Record
 
 ROWS_PER_GROUP = 4096
 BYTES_PER_GROUP = 64 << 20

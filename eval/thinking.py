@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any
 
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN
+from .answers import THINK_CLOSE, THINK_OPEN
 
 Tags = tuple[str, str]
 HARMONY = ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>")

@@ -15,21 +15,21 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from klear.configs.settings.ablation import Ablation, ablations, load_ablation
-from klear.configs.settings.base import key_of
-from klear.configs.settings.pipeline import Pipeline
-from klear.flows.pipeline import publish_plan, publish_report, run_spec
-from klear.flows.plan import Plan, plan
-from klear.flows.stages import Call, calls, compute, compute_one, needed
-from klear.tasks.ablation.ablate import AblateSettings, ablate
-from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.graph import Node, run_graph
-from klear.tasks.stage.progress import Plain, chosen_display
-from klear.tasks.stage.run import Run, run_context
-from klear.tasks.store.care import ABLATE
-from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking.prefect_states import ends_cancelled
-from klear.training.sizing import Fit, refuse
+from ..configs.settings.ablation import Ablation, ablations, load_ablation
+from ..configs.settings.base import key_of
+from ..configs.settings.pipeline import Pipeline
+from ..tasks.ablation.ablate import AblateSettings, ablate
+from ..tasks.report.run_story import PlannedStage
+from ..tasks.stage.graph import Node, run_graph
+from ..tasks.stage.progress import Plain, chosen_display
+from ..tasks.stage.run import Run, run_context
+from ..tasks.store.care import ABLATE
+from ..tasks.store.store import Artifact, Store
+from ..tasks.tracking.prefect_states import ends_cancelled
+from ..training.sizing import Fit, refuse
+from .pipeline import publish_plan, publish_report, run_spec
+from .plan import Plan, plan
+from .stages import Call, calls, compute, compute_one, needed
 
 _SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
 AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]

@@ -14,18 +14,18 @@ from prefect import get_run_logger
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
-from klear.configs.loading import differences
-from klear.configs.settings.base import key_of
-from klear.configs.settings.pipeline import Pipeline
-from klear.flows.plan import Plan, plan, rows, summary
-from klear.flows.stages import run_stages
-from klear.tasks.report.page import with_inline_plots
-from klear.tasks.report.report import SCORES, summary_text
-from klear.tasks.stage.run import Run, RunSpec, run_context
-from klear.tasks.store.lineage import CompleteRun, note_complete
-from klear.tasks.store.store import Artifact
-from klear.tasks.tracking.log_result import log_complete
-from klear.tasks.tracking.run_tracker import tags_of
+from ..configs.loading import differences
+from ..configs.settings.base import key_of
+from ..configs.settings.pipeline import Pipeline
+from ..tasks.report.page import with_inline_plots
+from ..tasks.report.report import SCORES, summary_text
+from ..tasks.stage.run import Run, RunSpec, run_context
+from ..tasks.store.lineage import CompleteRun, note_complete
+from ..tasks.store.store import Artifact
+from ..tasks.tracking.log_result import log_complete
+from ..tasks.tracking.run_tracker import tags_of
+from .plan import Plan, plan, rows, summary
+from .stages import run_stages
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all

@@ -11,19 +11,19 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from klear.configs.settings.pipeline import Pipeline
-from klear.configs.settings.topology import Assumptions, Topology
-from klear.flows.stages import Call, calls
-from klear.tasks.data.sources import GOLDS
-from klear.tasks.planning.plan import ASSUMED as RESTS
-from klear.tasks.planning.plan import ROWS, Planner
-from klear.tasks.planning.work import SAVED
-from klear.tasks.report.page import render
-from klear.tasks.report.run_story import PlannedStage, duration, size
-from klear.tasks.stage.progress import number
-from klear.tasks.stage.run import Run
-from klear.tasks.store.store import Artifact
-from klear.training.sizing import Fit, check
+from ..configs.settings.pipeline import Pipeline
+from ..configs.settings.topology import Assumptions, Topology
+from ..tasks.data.sources import GOLDS
+from ..tasks.planning.plan import ASSUMED as RESTS
+from ..tasks.planning.plan import ROWS, Planner
+from ..tasks.planning.work import SAVED
+from ..tasks.report.page import render
+from ..tasks.report.run_story import PlannedStage, duration, size
+from ..tasks.stage.progress import number
+from ..tasks.stage.run import Run
+from ..tasks.store.store import Artifact
+from ..training.sizing import Fit, check
+from .stages import Call, calls
 
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}

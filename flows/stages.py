@@ -12,28 +12,28 @@ from prefect.flow_runs import pause_flow_run
 from prefect.input import RunInput
 from pydantic import Field
 
-from klear.configs.settings.base import Settings, layered
-from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.evaluation import ReportSettings
-from klear.configs.settings.pipeline import STAGES, Pipeline
-from klear.configs.settings.training import with_launch
-from klear.tasks.answers.difficulty import difficulty
-from klear.tasks.answers.distill import NeedsApproval, distill
-from klear.tasks.answers.filter_rl import filter_rl
-from klear.tasks.answers.judge import judge
-from klear.tasks.answers.select import select
-from klear.tasks.data.collect import collect
-from klear.tasks.data.decontaminate import decontaminate
-from klear.tasks.data.dedup import dedup
-from klear.tasks.data.filter_tests import filter_tests
-from klear.tasks.models.evaluate import evaluate
-from klear.tasks.models.train import base, rl, sft
-from klear.tasks.report.report import report
-from klear.tasks.stage.graph import Node, run_graph
-from klear.tasks.stage.stage import Stage
-from klear.tasks.store.store import Artifact
-from klear.tasks.tracking.prefect_states import is_worker_run, settle_approval
-from klear.training.sizing import refuse
+from ..configs.settings.base import Settings, layered
+from ..configs.settings.data import SampleSettings
+from ..configs.settings.evaluation import ReportSettings
+from ..configs.settings.pipeline import STAGES, Pipeline
+from ..configs.settings.training import with_launch
+from ..tasks.answers.difficulty import difficulty
+from ..tasks.answers.distill import NeedsApproval, distill
+from ..tasks.answers.filter_rl import filter_rl
+from ..tasks.answers.judge import judge
+from ..tasks.answers.select import select
+from ..tasks.data.collect import collect
+from ..tasks.data.decontaminate import decontaminate
+from ..tasks.data.dedup import dedup
+from ..tasks.data.filter_tests import filter_tests
+from ..tasks.models.evaluate import evaluate
+from ..tasks.models.train import base, rl, sft
+from ..tasks.report.report import report
+from ..tasks.stage.graph import Node, run_graph
+from ..tasks.stage.stage import Stage
+from ..tasks.store.store import Artifact
+from ..tasks.tracking.prefect_states import is_worker_run, settle_approval
+from ..training.sizing import refuse
 
 WEEK_S = 7 * 24 * 3600
 POLL_S = 5

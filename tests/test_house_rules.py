@@ -51,8 +51,10 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     imports: dict[str, set[str]] = defaultdict(set)
     for module, file in modules.items():
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            if isinstance(node, ast.ImportFrom):
+                folder = module.split(".")[: -node.level] if node.level else []
+                source = ".".join([*folder, *filter(None, [node.module])])
+                names = [source, *(f"{source}.{alias.name}" for alias in node.names)]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             else:

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from klear.training.layout import ALARM
+from .layout import ALARM
 
 DIVERGENCE, GAP, LENGTH, FORMAT, NO_LESSON = (
     ALARM + name for name in ("divergence", "withheld_gap", "length", "format", "no_lesson")

@@ -19,13 +19,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from klear.configs.settings.training import BaseModelSettings
-from klear.eval.records import Example
-from klear.eval.tables import read_table
-from klear.training import models, render
-from klear.training.launch.jobs import BaseJob
-from klear.training.layout import CHECKPOINT
-from klear.training.render import TURN_END, TURN_START
+from ..configs.settings.training import BaseModelSettings
+from ..eval.records import Example
+from ..eval.tables import read_table
+from . import models, render
+from .launch.jobs import BaseJob
+from .layout import CHECKPOINT
+from .render import TURN_END, TURN_START
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]

@@ -19,13 +19,13 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
-from klear.configs.files import replace_text
-from klear.configs.metrics import place
-from klear.configs.settings.training import RLSettings, SFTSettings
-from klear.training import layout
-from klear.training.alarms import DIVERGENCE, NO_LESSON, alarms
-from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.models import broken_weights, check_layout, check_weights
+from ..configs.files import replace_text
+from ..configs.metrics import place
+from ..configs.settings.training import RLSettings, SFTSettings
+from . import layout
+from .alarms import DIVERGENCE, NO_LESSON, alarms
+from .launch.jobs import RLJob, SFTJob
+from .models import broken_weights, check_layout, check_weights
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.

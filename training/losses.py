@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from klear.configs.settings.training import LossShape
+from ..configs.settings.training import LossShape
 
 MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still fits in float32
 SAME_REWARD = 1e-6  # rewards closer than this are equal: rounding is no signal

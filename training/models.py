@@ -29,12 +29,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from klear.configs.files import replace_text
-from klear.configs.settings.base import Settings, flat, key_of
-from klear.configs.settings.training import LoraSettings, RLSettings, SFTSettings
-from klear.eval.records import Record
-from klear.training.layout import CHAT_FILE, TRAINED_QUESTION
-from klear.training.render import ChatFormat, chat_format, keeps_text
+from ..configs.files import replace_text
+from ..configs.settings.base import Settings, flat, key_of
+from ..configs.settings.training import LoraSettings, RLSettings, SFTSettings
+from ..eval.records import Record
+from .layout import CHAT_FILE, TRAINED_QUESTION
+from .render import ChatFormat, chat_format, keeps_text
 
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}

@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 
-from klear.configs.settings.training import RLSettings
+from ..configs.settings.training import RLSettings
 
 POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epochs differ
 

@@ -18,9 +18,9 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN, after_think
-from klear.eval.thinking import KNOWN
-from klear.training.layout import CHAT_FILE, chat_file
+from ..eval.answers import THINK_CLOSE, THINK_OPEN, after_think
+from ..eval.thinking import KNOWN
+from .layout import CHAT_FILE, chat_file
 
 CHATML = (
     "{% for message in messages %}"

@@ -19,10 +19,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN
-from klear.eval.tables import column
-from klear.training import layout, models
-from klear.training.callbacks import (
+from ..eval.answers import THINK_CLOSE, THINK_OPEN
+from ..eval.tables import column
+from . import layout, models
+from .callbacks import (
     FiniteCheckpoints,
     StableCheckpoints,
     in_trls_words,
@@ -30,10 +30,10 @@ from klear.training.callbacks import (
     skipped_by_scaler,
     train,
 )
-from klear.training.launch.jobs import SFTJob
-from klear.training.launch.ranks import rank0_first, world_size
-from klear.training.packing import cut_steps, optimizer_steps
-from klear.training.render import ChatFormat
+from .launch.jobs import SFTJob
+from .launch.ranks import rank0_first, world_size
+from .packing import cut_steps, optimizer_steps
+from .render import ChatFormat
 
 IGNORED = -100  # label of a token without loss
 LOG_STEPS = 10

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.engines import EngineRuntime
-from klear.configs.settings.pipeline import SAMPLERS, STAGES, Pipeline
-from klear.configs.settings.topology import Topology
-from klear.configs.settings.training import BaseModelSettings, LoraSettings, RLSettings, SFTSettings
+from ..configs.settings.base import read_catalogue
+from ..configs.settings.engines import EngineRuntime
+from ..configs.settings.pipeline import SAMPLERS, STAGES, Pipeline
+from ..configs.settings.topology import Topology
+from ..configs.settings.training import BaseModelSettings, LoraSettings, RLSettings, SFTSettings
 
 GIB = 1024**3
 BF16, FP32 = 2, 4

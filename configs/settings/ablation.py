@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from klear.configs.loading import load_group, load_profile, named_file, names_in, read_yaml
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Settings
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.pipeline import Pipeline
+from ..loading import load_group, load_profile, named_file, names_in, read_yaml
+from .base import DEFAULT_NOT_IN_KEY, Settings
+from .explain import ConfigError
+from .pipeline import Pipeline
 
 FOLDER = Path(__file__).parents[1] / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, NOT_IN_KEY, Settings, Share, Workers
-from klear.configs.settings.engines import EngineSettings, Sampling, no_secret
-from klear.configs.settings.judging import JudgeSettings
+from .base import DEFAULT_NOT_IN_KEY, NOT_IN_KEY, Settings, Share, Workers
+from .engines import EngineSettings, Sampling, no_secret
+from .judging import JudgeSettings
 
 HASHING = "hashing"
 """The encoder that needs no model."""

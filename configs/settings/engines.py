@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import (
+from .base import (
     DEFAULT_NOT_IN_KEY,
     NOT_IN_KEY,
     ChatTemplateKwargs,

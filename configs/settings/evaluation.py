@@ -10,14 +10,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import (
-    DEFAULT_NOT_IN_KEY,
-    ChatTemplateKwargs,
-    Settings,
-    read_catalogue,
-)
-from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
-from klear.configs.settings.judging import JudgeSettings
+from .base import DEFAULT_NOT_IN_KEY, ChatTemplateKwargs, Settings, read_catalogue
+from .engines import EngineRuntime, EngineSettings, Sampling
+from .judging import JudgeSettings
 
 LEARNING_CURVE = "logs/learning_curve.jsonl"
 """Where an evaluation draws accuracy over rollout steps."""

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from .base import DEFAULT_NOT_IN_KEY, Runtime, Settings
 
 
 class JudgeRuntime(Runtime):

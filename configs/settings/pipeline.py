@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import PositiveFloat, model_validator
 
-from klear.configs.settings import data
-from klear.configs.settings.base import NOT_IN_KEY, Seed, Settings, flat, layered
-from klear.configs.settings.evaluation import EvaluateSettings
-from klear.configs.settings.explain import nearest
-from klear.configs.settings.sources import CollectSettings, Source
-from klear.configs.settings.topology import Topology
-from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from . import data
+from .base import NOT_IN_KEY, Seed, Settings, flat, layered
+from .evaluation import EvaluateSettings
+from .explain import nearest
+from .sources import CollectSettings, Source
+from .topology import Topology
+from .training import BaseModelSettings, RLSettings, SFTSettings
 
 StageName = Literal[
     "collect", "benchmarks", "dedup", "decontaminate", "distill", "judge", "rate", "judge_rate",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from klear.configs.settings.base import (
+from .base import (
     DEFAULT_NOT_IN_KEY,
     NOT_IN_KEY,
     BelowOne,
@@ -20,7 +20,7 @@ from klear.configs.settings.base import (
     layered,
     read_catalogue,
 )
-from klear.configs.settings.explain import nearest
+from .explain import nearest
 
 Scalar = bool | int | str
 Target = Annotated[int, Field(ge=1, le=99)]

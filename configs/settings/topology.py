@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from klear.configs.settings.base import Price, Runtime, Settings, read_catalogue
-from klear.configs.settings.explain import nearest
+from .base import Price, Runtime, Settings, read_catalogue
+from .explain import nearest
 
 
 class Gpu(NamedTuple):

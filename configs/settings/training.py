@@ -13,17 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from klear.configs.settings.base import (
-    DEFAULT_NOT_IN_KEY,
-    BelowOne,
-    ChatTemplateKwargs,
-    Runtime,
-    Seed,
-    Settings,
-)
-from klear.configs.settings.engines import EngineRuntime, no_secret
-from klear.configs.settings.judging import RolloutJudgeSettings
-from klear.configs.settings.topology import Launch, Topology
+from .base import DEFAULT_NOT_IN_KEY, BelowOne, ChatTemplateKwargs, Runtime, Seed, Settings
+from .engines import EngineRuntime, no_secret
+from .judging import RolloutJudgeSettings
+from .topology import Launch, Topology
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")

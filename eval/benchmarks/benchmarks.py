@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import Field, TypeAdapter
 
-from klear.configs.settings.evaluation import BenchmarkProtocol
-from klear.eval.benchmarks.metrics import majority_at_k, summarise
-from klear.eval.judge.ends import CUT_UNTAGGED, ONLY_REASONING
-from klear.eval.programs.lcb_runner import side_by_side
-from klear.eval.records import Problem, Record, Sample, Score
+from ...configs.settings.evaluation import BenchmarkProtocol
+from ..judge.ends import CUT_UNTAGGED, ONLY_REASONING
+from ..programs.lcb_runner import side_by_side
+from ..records import Problem, Record, Sample, Score
+from .metrics import majority_at_k, summarise
 
 
 @cache

@@ -22,10 +22,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from klear.configs.settings.engines import EngineSettings
-from klear.eval.families import countdown
-from klear.eval.families.countdown import Form, Side, different, verdict
-from klear.eval.records import Problem, StdinCase, TestSuite, normalise_prompt
+from ...configs.settings.engines import EngineSettings
+from ..records import Problem, StdinCase, TestSuite, normalise_prompt
+from . import countdown
+from .countdown import Form, Side, different, verdict
 
 OPERATORS = ("+", "*", "-", "max", "min")
 LARGEST_NUMBER = 9  # of a, b and the constant, unless asked otherwise

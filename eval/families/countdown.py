@@ -24,8 +24,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from klear.configs.settings.engines import EngineSettings
-from klear.eval.records import Judgement, Problem, normalise_prompt
+from ...configs.settings.engines import EngineSettings
+from ..records import Judgement, Problem, normalise_prompt
 
 Side = Literal["train", "test"]
 TEST_SHARE = 0.15

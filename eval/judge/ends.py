@@ -3,8 +3,8 @@ answer, and neither is thinking that was cut."""
 
 from typing import Any
 
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN
-from klear.eval.records import Sample, Score
+from ..answers import THINK_CLOSE, THINK_OPEN
+from ..records import Sample, Score
 
 CUT_UNTAGGED = "truncated: it was cut at max_tokens before an answer came"
 ONLY_REASONING = "no answer: the reply ended with its reasoning"

@@ -16,16 +16,14 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, ValidationError
 
-from klear.configs.settings.explain import ConfigError, explain
-from klear.configs.settings.judging import JudgeSettings
-from klear.configs.settings.sources import Source
-from klear.eval.answers import writable
-from klear.eval.judge.ends import by_its_end, judged_text
-from klear.eval.judge.judge import Judge, Pending
-from klear.eval.records import Problem, Sample, Score
-from klear.eval.row_files import Row, read_rows
-from klear.eval.rows.fields import field_of
-from klear.eval.rows.reading import (
+from ...configs.settings.explain import ConfigError, explain
+from ...configs.settings.judging import JudgeSettings
+from ...configs.settings.sources import Source
+from ..answers import writable
+from ..records import Problem, Sample, Score
+from ..row_files import Row, read_rows
+from ..rows.fields import field_of
+from ..rows.reading import (
     IDS,
     OWN,
     letter_lines,
@@ -35,7 +33,9 @@ from klear.eval.rows.reading import (
     refuse_file,
     source_of,
 )
-from klear.eval.rows.shape import A_LETTER, first_of
+from ..rows.shape import A_LETTER, first_of
+from .ends import by_its_end, judged_text
+from .judge import Judge, Pending
 
 
 class _Request(BaseModel):

@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from klear.configs.machine import load_machine
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.answers import extract_boxed, extract_program, has_closed_think, writable
-from klear.eval.families.countdown import verify_countdown
-from klear.eval.judge.workers import RayPool, WorkerPool
-from klear.eval.math_answers.verify import asked_for, letters_of, quick_verdict, with_factors
-from klear.eval.programs.verify import chosen_suite, longest_seconds
-from klear.eval.records import NO_GOLD, Judgement, Problem, Score, TestSuite
-from klear.eval.sandbox import MachineUnfit
+from ...configs.machine import load_machine
+from ...configs.settings.judging import JudgeSettings
+from ..answers import extract_boxed, extract_program, has_closed_think, writable
+from ..families.countdown import verify_countdown
+from ..math_answers.verify import asked_for, letters_of, quick_verdict, with_factors
+from ..programs.verify import chosen_suite, longest_seconds
+from ..records import NO_GOLD, Judgement, Problem, Score, TestSuite
+from ..sandbox import MachineUnfit
+from .workers import RayPool, WorkerPool
 
 _LOOK_AHEAD_PER_WORKER = 8
 

@@ -34,8 +34,8 @@ from typing import Any, Literal
 
 from pebble import ProcessExpired, ProcessPool
 
-from klear.eval.ray_cluster import POLL_S, LostWork, answer_of, code_digest, join, same_code
-from klear.eval.sandbox import MachineUnfit
+from ..ray_cluster import POLL_S, LostWork, answer_of, code_digest, join, same_code
+from ..sandbox import MachineUnfit
 
 Kind = Literal["math", "code"]
 TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}

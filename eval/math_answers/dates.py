@@ -5,7 +5,7 @@
 
 import re
 
-from klear.eval.math_answers.words import TEXT
+from .words import TEXT
 
 _DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 _MONTHS = [

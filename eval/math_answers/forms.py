@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from klear.eval.math_answers import words
+from . import words
 
 LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
 _PARTS: dict[str, str] = LATEX["parts"] | {"NUMBER_WORD": "|".join(words.NUMBERS)}

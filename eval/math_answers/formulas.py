@@ -21,9 +21,9 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Add, Expr, Integer, Mul, Pow, Rational, Symbol, factorial
 from sympy.polys.polyerrors import BasePolynomialError
 
-from klear.eval.math_answers.forms import SAID_BETWEEN, parsable
-from klear.eval.math_answers.functions import TRANSCENDENTAL, cut_out, with_functions
-from klear.eval.math_answers.sampling import Domain
+from .forms import SAID_BETWEEN, parsable
+from .functions import TRANSCENDENTAL, cut_out, with_functions
+from .sampling import Domain
 
 _LOG10_AT_A_POINT = 0.55  # 0.3 to 2.9
 _MAX_LOG10 = 1e7

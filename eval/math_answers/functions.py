@@ -14,7 +14,7 @@ from sympy import Integer, Symbol
 from sympy.core.function import AppliedUndef
 from sympy.functions.combinatorial.numbers import totient
 
-from klear.eval.math_answers.plain import argument
+from .plain import argument
 
 _N = r"(?:\{\s*(\w+)\s*\}|(\w))"
 _CHOSEN = [  # {}_{10}C_3, ^{10}C_3, C_{10}^3, C^3_{10}

@@ -6,7 +6,7 @@ A numeral is read where it is all of an answer, or stands before one word for wh
 import re
 from fractions import Fraction
 
-from klear.eval.math_answers.words import HAN, NUMBERS, WORDS
+from .words import HAN, NUMBERS, WORDS
 
 _SMALL = {word: n for n, word in enumerate(NUMBERS)}
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]

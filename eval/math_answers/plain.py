@@ -6,8 +6,8 @@ stands in `\text{…}` and after a backslash is left as it is.
 
 import re
 
-from klear.eval.math_answers.forms import LATEX, enclosing, split_top
-from klear.eval.math_answers.words import TEXT
+from .forms import LATEX, enclosing, split_top
+from .words import TEXT
 
 _PLAIN: dict[str, dict[str, str]] = LATEX["plain"]
 _CONSTANTS, _FUNCTIONS, _WRAPPED = (_PLAIN[key] for key in ("constants", "functions", "wrapped"))

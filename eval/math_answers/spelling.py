@@ -9,11 +9,11 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
-from klear.eval.math_answers import words
-from klear.eval.math_answers.forms import LATEX, equation_sides, form_of, is_name, rules
-from klear.eval.math_answers.numerals import in_digits
-from klear.eval.math_answers.plain import in_latex
-from klear.eval.math_answers.words import GROUP, TEXT, in_english
+from . import words
+from .forms import LATEX, equation_sides, form_of, is_name, rules
+from .numerals import in_digits
+from .plain import in_latex
+from .words import GROUP, TEXT, in_english
 
 NUMBER: str = LATEX["parts"]["NUMBER"]
 _NUMBERS = {word: str(number) for number, word in enumerate(words.NUMBERS)}

@@ -20,12 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from klear.eval.answers import extract_boxed
-from klear.eval.math_answers.dates import date_of
-from klear.eval.math_answers.rules import beside
-from klear.eval.math_answers.rules.rules import Asked, Rule, first_decision
-from klear.eval.math_answers.spelling import NUMBER, Spelled, spell
-from klear.eval.math_answers.words import (
+from ..answers import extract_boxed
+from ..records import Judgement
+from .dates import date_of
+from .rules import beside
+from .rules.rules import Asked, Rule, first_decision
+from .spelling import NUMBER, Spelled, spell
+from .words import (
     COMMON_WORDS,
     HAN,
     TEXT,
@@ -35,7 +36,6 @@ from klear.eval.math_answers.words import (
     unit_named,
     unit_ratio,
 )
-from klear.eval.records import Judgement
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
 _MOST_OF_PROMPT, _MOST_WORDS = 4000, 8

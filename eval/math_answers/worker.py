@@ -20,16 +20,16 @@ from types import FrameType
 import math_verify
 import sympy
 
-from klear.eval.math_answers import forms, verify
-from klear.eval.math_answers.forms import form_of
-from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse
-from klear.eval.math_answers.rules import scalars, shapes
-from klear.eval.math_answers.rules.regions import OF_REGIONS, same_region
-from klear.eval.math_answers.rules.rules import Asked, Context, first_decision
-from klear.eval.math_answers.rules.shapes import named, value_of
-from klear.eval.math_answers.spelling import Spelled
-from klear.eval.math_answers.words import contradicts
-from klear.eval.records import Judgement
+from ..records import Judgement
+from . import forms, verify
+from .forms import form_of
+from .formulas import TooCostly, Unreadable, parse
+from .rules import scalars, shapes
+from .rules.regions import OF_REGIONS, same_region
+from .rules.rules import Asked, Context, first_decision
+from .rules.shapes import named, value_of
+from .spelling import Spelled
+from .words import contradicts
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 

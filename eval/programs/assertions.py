@@ -14,8 +14,8 @@ import symtable
 from functools import lru_cache
 from typing import Any
 
-from klear.eval.sandbox.zygote.asserts import PROVIDED
-from klear.eval.sandbox.zygote.roles import library
+from ..sandbox.zygote.asserts import PROVIDED
+from ..sandbox.zygote.roles import library
 
 NUMPY = ("np", "numpy")
 _SETUP = (ast.Assert, ast.Assign, ast.Import, ast.ImportFrom)  # HumanEval has `assert True`

@@ -24,7 +24,7 @@ from contextlib import suppress
 from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from typing import Any
 
-from klear.eval.records import StdinCase, TestSuite
+from ..records import StdinCase, TestSuite
 
 TOLERANCE = 1e-6
 _MAX_REAL_TOKEN = 400  # characters; longer tokens are compared as text

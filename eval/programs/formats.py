@@ -36,10 +36,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from klear.eval.programs.assertions import names_of
-from klear.eval.programs.harness_tests import harness_tests
-from klear.eval.records import AssertCase, CheckerCase, TestSuite
-from klear.eval.sandbox.zygote.asserts import PROVIDED
+from ..records import AssertCase, CheckerCase, TestSuite
+from ..sandbox.zygote.asserts import PROVIDED
+from .assertions import names_of
+from .harness_tests import harness_tests
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}

@@ -7,7 +7,7 @@ import ast
 from collections.abc import Sequence
 from pathlib import Path
 
-from klear.eval.programs import pytest_names
+from . import pytest_names
 
 _PROGRAMS = ("solution", "answer", "main", "your_module", "submission")
 """Modules that tests import the program from; it is not imported here."""

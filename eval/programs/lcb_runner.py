@@ -13,9 +13,9 @@ Lines must match one by one, as text or as lists of equal decimals; returned val
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs.compare import same_lines
-from klear.eval.records import Score
+from ...configs.settings.judging import JudgeSettings
+from ..records import Score
+from .compare import same_lines
 
 CALL = "livecodebench_call"
 """The function that a wrapped program with a function is to be called by."""

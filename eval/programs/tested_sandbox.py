@@ -12,12 +12,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs.verify import judge_program
-from klear.eval.records import Judgement, TestSuite
-from klear.eval.sandbox import SandboxDied, SandboxUnavailable
-from klear.eval.sandbox.sandbox import Sandbox
-from klear.eval.sandbox.zygote.main import Limits
+from ...configs.settings.judging import JudgeSettings
+from ..records import Judgement, TestSuite
+from ..sandbox import SandboxDied, SandboxUnavailable
+from ..sandbox.sandbox import Sandbox
+from ..sandbox.zygote.main import Limits
+from .verify import judge_program
 
 _ATTEMPTS = 3
 _CANARY = """

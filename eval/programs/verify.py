@@ -24,16 +24,16 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.programs import compare, lcb_runner
-from klear.eval.programs.assertions import TestsBroken, prepared
-from klear.eval.records import AssertCase, CallCase, CheckerCase, Judgement, StdinCase, TestSuite
-from klear.eval.sandbox.bubblewrap import PACKAGES
-from klear.eval.sandbox.sandbox import Outcome, Sandbox
-from klear.eval.sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
-from klear.eval.sandbox.zygote.main import Limits
-from klear.eval.sandbox.zygote.roles import NOT_JSON
-from klear.eval.sandbox.zygote.values import pack
+from ...configs.settings.judging import JudgeSettings
+from ..records import AssertCase, CallCase, CheckerCase, Judgement, StdinCase, TestSuite
+from ..sandbox.bubblewrap import PACKAGES
+from ..sandbox.sandbox import Outcome, Sandbox
+from ..sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
+from ..sandbox.zygote.main import Limits
+from ..sandbox.zygote.roles import NOT_JSON
+from ..sandbox.zygote.values import pack
+from . import compare, lcb_runner
+from .assertions import TestsBroken, prepared
 
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit

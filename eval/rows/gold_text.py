@@ -6,8 +6,8 @@ And what is none: a program, or a letter without its options.
 import re
 from typing import Literal, NamedTuple
 
-from klear.eval.answers import extract_boxed
-from klear.eval.rows.fields import BadField
+from ..answers import extract_boxed
+from .fields import BadField
 
 HASHES = "####"
 _ANNOUNCED = re.compile(

@@ -8,7 +8,7 @@ import hashlib
 import re
 from typing import Any
 
-from klear.eval.rows.fields import BadField, decoded, field_of
+from .fields import BadField, decoded, field_of
 
 LETTERS = "ABCDEFGHIJ"  # those that the judge reads as a choice
 ASKED = "Answer with the letter of the right option."

@@ -10,24 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.sources import Source
-from klear.eval.answers import writable
-from klear.eval.records import Problem
-from klear.eval.row_files import read_rows, stem
-from klear.eval.rows.fields import field_of
-from klear.eval.rows.gold_text import A_PROGRAM
-from klear.eval.rows.shape import (
-    A_LETTER,
-    described,
-    first_of,
-    folded,
-    own_problem,
-    place_of,
-    quoted,
-    recognised,
-)
-from klear.eval.rows.to_problem import Tables, to_problem
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.sources import Source
+from ..answers import writable
+from ..records import Problem
+from ..row_files import read_rows, stem
+from .fields import field_of
+from .gold_text import A_PROGRAM
+from .shape import A_LETTER, described, first_of, folded, own_problem, place_of, quoted, recognised
+from .to_problem import Tables, to_problem
 
 IDS = ("id", "problem_id", "task_id", "question_id", "unique_id", "uid", "idx", "index", "name")
 ABOUT = (

@@ -9,23 +9,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.explain import nearest
-from klear.configs.settings.sources import PromptPart, Source
-from klear.eval.golds import unjudgeable
-from klear.eval.records import Problem, TestSuite
-from klear.eval.rows import gold_text
-from klear.eval.rows.fields import (
-    BadField,
-    answer_turn,
-    decoded,
-    field_of,
-    plain_text,
-    text_of,
-    turns_of,
-)
-from klear.eval.rows.options import options_of, place_in
-from klear.eval.rows.to_problem import SEVERAL, answer_of, names_it, prompt_of, tests_of
+from ...configs.settings.base import read_catalogue
+from ...configs.settings.explain import nearest
+from ...configs.settings.sources import PromptPart, Source
+from ..golds import unjudgeable
+from ..records import Problem, TestSuite
+from . import gold_text
+from .fields import BadField, answer_turn, decoded, field_of, plain_text, text_of, turns_of
+from .options import options_of, place_in
+from .to_problem import SEVERAL, answer_of, names_it, prompt_of, tests_of
 
 PROMPTS = (
     "problem", "question", "problem_description", "question_content", "problem_statement",
@@ -406,7 +398,7 @@ def _are_equal(values: list[Any]) -> bool:
 
 
 def _is_same(gold: str, other: str) -> bool:
-    from klear.eval.math_answers.verify import quick_verdict  # a run begins without it
+    from ..math_answers.verify import quick_verdict  # a run begins without it
 
     verdict = None if gold == other else quick_verdict(gold, other)
     return gold == other or (verdict is not None and verdict.verdict == "AC")

@@ -11,21 +11,13 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from klear.configs.settings.sources import Lookup, Source
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN, extract_boxed
-from klear.eval.programs.formats import joined, parse_suite, with_checker, with_setup
-from klear.eval.records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
-from klear.eval.rows.fields import (
-    BadField,
-    answer_turn,
-    decoded,
-    field_of,
-    plain_text,
-    text_of,
-    turns_of,
-)
-from klear.eval.rows.gold_text import after_mark
-from klear.eval.rows.options import letter_of, options_of, shuffled, with_options
+from ...configs.settings.sources import Lookup, Source
+from ..answers import THINK_CLOSE, THINK_OPEN, extract_boxed
+from ..programs.formats import joined, parse_suite, with_checker, with_setup
+from ..records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
+from .fields import BadField, answer_turn, decoded, field_of, plain_text, text_of, turns_of
+from .gold_text import after_mark
+from .options import letter_of, options_of, shuffled, with_options
 
 SEVERAL = "answers; the judge takes one"
 Tables = Mapping[str, Mapping[str, str]]

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from klear.eval.sandbox import SandboxUnavailable
+from . import SandboxUnavailable
 
 ENVIRONMENT = {
     **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": "/tmp"},

@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from klear.configs.files import PACKAGE
-from klear.eval.sandbox import SandboxDied, SandboxUnavailable
-from klear.eval.sandbox.bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_programs
-from klear.eval.sandbox.zygote.main import ENDED, Isolation, Limits
+from ...configs.files import PACKAGE
+from . import SandboxDied, SandboxUnavailable
+from .bubblewrap import ENVIRONMENT, bubblewrap, package_folders, seccomp_programs
+from .zygote.main import ENDED, Isolation, Limits
 
-_START_S, _GRACE_S, _DYING_S = 20.0, 10.0, 1.0
+_START_S, _GRACE_S, _DYING_S = 60.0, 10.0, 1.0
 _SLEPT_S = 1.0  # a busy machine keeps a program waiting too, but not for so long without a turn
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # itself, or what it started
 _STACK_BYTES = 512 << 20

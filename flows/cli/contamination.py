@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from klear.configs.loading import load_group
-from klear.configs.machine import load_machine
-from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
-from klear.configs.settings.explain import ConfigError, nearest
-from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.row_files import SUFFIXES, find_files, read_rows, stem
-from klear.eval.rows.fields import BadField
-from klear.eval.rows.shape import text_of_problem
+from ...configs.loading import load_group
+from ...configs.machine import load_machine
+from ...configs.settings.base import read_catalogue
+from ...configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
+from ...configs.settings.explain import ConfigError, nearest
+from ...configs.settings.sources import CollectSettings, Source
+from ...eval.row_files import SUFFIXES, find_files, read_rows, stem
+from ...eval.rows.fields import BadField
+from ...eval.rows.shape import text_of_problem
 
 
 def contamination(
@@ -55,15 +55,15 @@ def contamination(
     near_settings = _near_settings(near, embed, embed_url)
     from rich.console import Console
 
-    from klear.flows.cli.run import Terminal
-    from klear.tasks.data.collect import collect
-    from klear.tasks.data.decontaminate import decontaminate
-    from klear.tasks.data.near_misses import PAGE as NEAR_PAGE
-    from klear.tasks.data.near_misses import near_misses
-    from klear.tasks.data.overlaps import PAGE, count_by_source
-    from klear.tasks.stage.run import Run, active
-    from klear.tasks.store.shared import open_store
-    from klear.training.engines.interface import EngineError
+    from ...tasks.data.collect import collect
+    from ...tasks.data.decontaminate import decontaminate
+    from ...tasks.data.near_misses import PAGE as NEAR_PAGE
+    from ...tasks.data.near_misses import near_misses
+    from ...tasks.data.overlaps import PAGE, count_by_source
+    from ...tasks.stage.run import Run, active
+    from ...tasks.store.shared import open_store
+    from ...training.engines.interface import EngineError
+    from .run import Terminal
 
     missed = None
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))

@@ -20,19 +20,19 @@ from typing import Annotated, Any
 import pyarrow as pa
 from cyclopts import Parameter
 
-from klear.configs.loading import load_group
-from klear.configs.settings.data import DecontaminateSettings
-from klear.configs.settings.explain import ConfigError
-from klear.eval.answers import writable
-from klear.eval.row_files import Row, read_rows
-from klear.eval.rows.fields import BadField
-from klear.eval.rows.reading import named_files
-from klear.eval.rows.shape import text_of_problem
-from klear.eval.tables import ArrowWriter
-from klear.flows.cli.judge import DataFile
-from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
-from klear.tasks.report.page import render_text
+from ...configs.loading import load_group
+from ...configs.settings.data import DecontaminateSettings
+from ...configs.settings.explain import ConfigError
+from ...eval.answers import writable
+from ...eval.row_files import Row, read_rows
+from ...eval.rows.fields import BadField
+from ...eval.rows.reading import named_files
+from ...eval.rows.shape import text_of_problem
+from ...eval.tables import ArrowWriter
+from ...tasks.data.ngrams import Item, NgramIndex
+from ...tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
+from ...tasks.report.page import render_text
+from .judge import DataFile
 
 OUTPUTS = ("kept.jsonl", "rejected.jsonl", "hits.parquet", PAGE)
 

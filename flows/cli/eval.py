@@ -14,21 +14,21 @@ from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
-from klear.configs.loading import load_group
-from klear.configs.machine import load_machine
-from klear.configs.settings.engines import url_without_secret
-from klear.configs.settings.evaluation import (
+from ...configs.loading import load_group
+from ...configs.machine import load_machine
+from ...configs.settings.engines import url_without_secret
+from ...configs.settings.evaluation import (
     WITH_FORMAT,
     BenchmarkProtocol,
     Evaluation,
     named_protocols,
 )
-from klear.configs.settings.explain import ConfigError, nearest
-from klear.configs.settings.sources import Source
-from klear.eval.row_files import SUFFIXES
-from klear.eval.rows.reading import named_files, refuse_early, source_of
-from klear.tasks.stage.child import ChildFailed
-from klear.training.engines.interface import EngineError
+from ...configs.settings.explain import ConfigError, nearest
+from ...configs.settings.sources import Source
+from ...eval.row_files import SUFFIXES
+from ...eval.rows.reading import named_files, refuse_early, source_of
+from ...tasks.stage.child import ChildFailed
+from ...training.engines.interface import EngineError
 
 KEY = "OPENAI_API_KEY"  # the variable that holds an endpoint's key
 
@@ -75,11 +75,11 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
-    from klear.flows.cli.run import Terminal
-    from klear.tasks.models import any_model
-    from klear.tasks.report.results import read_results
-    from klear.tasks.stage.run import Run, active
-    from klear.tasks.store.shared import open_store
+    from ...tasks.models import any_model
+    from ...tasks.report.results import read_results
+    from ...tasks.stage.run import Run, active
+    from ...tasks.store.shared import open_store
+    from .run import Terminal
 
     named = any_model.identified(evaluation)
     if named.evaluate.protocols != evaluation.evaluate.protocols:
@@ -169,7 +169,7 @@ def _endpoint(address: str, options: Options) -> dict[str, Any]:
     key = os.environ.get(KEY, "")
     model = options.served
     if not model:
-        from klear.training.engines.endpoint import served_models
+        from ...training.engines.endpoint import served_models
 
         model, *others = served_models(url, key) or [""]
         if others or not model:

@@ -13,10 +13,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter, validators
 
-from klear.configs.loading import load_group
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.row_files import SUFFIXES
+from ...configs.loading import load_group
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.judging import JudgeSettings
+from ...eval.row_files import SUFFIXES
 
 _ENDINGS = tuple(dict.fromkeys(suffix.rpartition(".")[2] for suffix in SUFFIXES))
 _IS_DATA = validators.Path(exists=True, dir_okay=False, ext=_ENDINGS)
@@ -45,8 +45,8 @@ def judge(
         use: Catalogue entry whose fields the problems have.
         overrides: Change a judge setting: --set max_tests=8, --set runtime.workers=2 (repeatable).
     """
-    from klear.eval.judge.files import judge_files, run_stream
-    from klear.eval.rows.reading import source_of
+    from ...eval.judge.files import judge_files, run_stream
+    from ...eval.rows.reading import source_of
 
     settings = load_group(JudgeSettings, overrides)
     if stream and not (problems or samples or out):
@@ -70,7 +70,7 @@ def judge(
 @sandbox.command
 def check() -> int:
     """Self-test of the sandbox. Exit codes: 0 it isolates, 1 it does not."""
-    from klear.eval.programs.tested_sandbox import check_sandbox
+    from ...eval.programs.tested_sandbox import check_sandbox
 
     text, code = check_sandbox(JudgeSettings().sandbox)
     print(text)

@@ -62,10 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        from klear.configs.settings.explain import ConfigError
-        from klear.eval.sandbox import SandboxUnavailable
-        from klear.flows.servers.servers import ServersError
-        from klear.tasks.store.shared import StoreUnreachable
+        from ...configs.settings.explain import ConfigError
+        from ...eval.sandbox import SandboxUnavailable
+        from ...tasks.store.shared import StoreUnreachable
+        from ..servers.servers import ServersError
 
         failures = (ServersError, SandboxUnavailable, StoreUnreachable, OSError)
         if not isinstance(error, (ConfigError, *failures)):

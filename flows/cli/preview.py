@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.explain import ConfigError, nearest
-from klear.configs.settings.sources import Source
-from klear.eval.answers import writable
-from klear.eval.records import Problem
-from klear.eval.row_files import SUFFIXES, Row, read_rows
-from klear.eval.rows.reading import numbered, read_problems, read_row, source_of
-from klear.eval.rows.shape import recognised, used_fields
+from ...configs.settings.base import read_catalogue
+from ...configs.settings.explain import ConfigError, nearest
+from ...configs.settings.sources import Source
+from ...eval.answers import writable
+from ...eval.records import Problem
+from ...eval.row_files import SUFFIXES, Row, read_rows
+from ...eval.rows.reading import numbered, read_problems, read_row, source_of
+from ...eval.rows.shape import recognised, used_fields
 
 LONGEST = 1_500
 """Characters of a prompt or test that are shown."""
@@ -42,7 +42,7 @@ def preview(what: str, /, *, n: int = 3, fields: str = "", use: str = "") -> int
 
 def _published(name: str, n: int) -> tuple[Source, Iterator[Row]]:
     """A source of the catalogue, and its first rows."""
-    from klear.tasks.data.sources import Piece, piece_rows, resolved
+    from ...tasks.data.sources import Piece, piece_rows, resolved
 
     entries = read_catalogue("catalogue")
     if name not in entries:

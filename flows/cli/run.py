@@ -19,13 +19,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
-from klear.configs.loading import load_profile, run_name
-from klear.configs.machine import load_machine
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.servers.servers import ServersError, why_down
-from klear.tasks.report.run_story import duration
-from klear.tasks.stage.progress import Outcome, Plain, chosen_display, figure_of
+from ...configs.loading import load_profile, run_name
+from ...configs.machine import load_machine
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.pipeline import Pipeline, StageName
+from ...tasks.report.run_story import duration
+from ...tasks.stage.progress import Outcome, Plain, chosen_display, figure_of
+from ..servers.servers import ServersError, why_down
 
 _MARK = {
     "computed": "[green]✓[/]",
@@ -76,8 +76,8 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     """
     settings = options.settings_of(profile)
     store = prepare_plan()
-    from klear.flows.plan import plan, print_plan
-    from klear.tasks.stage.run import Run
+    from ...tasks.stage.run import Run
+    from ..plan import plan, print_plan
 
     force = frozenset(options.force)
     planned = plan(settings, Run(store=store, seed=settings.seed, force=force), options.until)
@@ -97,8 +97,8 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     from prefect.context import SyncClientContext
     from prefect.flow_engine import run_flow
 
-    from klear.flows.forms.forms import form, offered, parameters_of, whole_form
-    from klear.flows.stages import approve_all
+    from ..forms.forms import form, offered, parameters_of, whole_form
+    from ..stages import approve_all
 
     asked = {"until": options.until, "force": list(options.force), "verify": verify}
     told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
@@ -138,7 +138,7 @@ def prepare_plan() -> Any:
     machine = load_machine()
     machine.home.mkdir(parents=True, exist_ok=True)  # Prefect makes its own folder in it
     os.environ.update(machine.environment())
-    from klear.tasks.store.shared import open_store
+    from ...tasks.store.shared import open_store
 
     return open_store(machine)
 
@@ -255,7 +255,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
 
-        from klear.tasks.tracking.prefect_states import CTRL_C
+        from ...tasks.tracking.prefect_states import CTRL_C
 
         said = str(error) or type(error).__name__
         if isinstance(error, Pause):
@@ -300,11 +300,11 @@ def ablate(
         plan: Only print what it would compute.
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
-    from klear.configs.settings.ablation import ablations, load_ablation
+    from ...configs.settings.ablation import ablations, load_ablation
 
     if results:
         store = prepare_plan()
-        from klear.tasks.ablation.results import write_results
+        from ...tasks.ablation.results import write_results
 
         specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
         done = write_results(store, RESULTS, profile, specs)
@@ -319,13 +319,13 @@ def ablate(
     spec.scale(profile)
     if plan:
         store = prepare_plan()
-        from klear.flows.ablation import plan_ablation
-        from klear.flows.plan import print_plan
+        from ..ablation import plan_ablation
+        from ..plan import print_plan
 
         print_plan(plan_ablation(spec, profile, seeds, store))
         return 0
     prepare_run()
-    from klear.flows.ablation import ablation
+    from ..ablation import ablation
 
     title = f"klear ablate {name} ({profile}, {seeds or spec.seeds} seeds)"
     return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))

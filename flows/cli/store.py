@@ -8,16 +8,16 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from klear.configs.machine import Machine, load_machine
-from klear.configs.settings.explain import nearest
-from klear.configs.settings.pipeline import STAGES
-from klear.flows.servers.servers import ServersError, alive, post, refusal
-from klear.tasks.report.run_story import duration, size
-from klear.tasks.stage.progress import number
-from klear.tasks.store.care import damaged, remove, waste
-from klear.tasks.store.lineage import AVERAGE, EVALUATION, ancestors, find_named, results, scores_of
-from klear.tasks.store.shared import SharedStore, open_store
-from klear.tasks.store.store import Manifest, Store
+from ...configs.machine import Machine, load_machine
+from ...configs.settings.explain import nearest
+from ...configs.settings.pipeline import STAGES
+from ...tasks.report.run_story import duration, size
+from ...tasks.stage.progress import number
+from ...tasks.store.care import damaged, remove, waste
+from ...tasks.store.lineage import AVERAGE, EVALUATION, ancestors, find_named, results, scores_of
+from ...tasks.store.shared import SharedStore, open_store
+from ...tasks.store.store import Manifest, Store
+from ..servers.servers import ServersError, alive, post, refusal
 
 store = App(name="store")
 
@@ -140,7 +140,7 @@ def lineage(name: str, /) -> int:
         close = nearest(name, sorted(known))
         print(f"the store has no result {name}{close} ({forms}); `klear store ls` lists results")
         return 1
-    from klear.tasks.report.page import render_text
+    from ...tasks.report.page import render_text
 
     named, metric = meant
     chain, folder = [*ancestors(here, named), named], here.folder(named.stage, named.key)

@@ -24,21 +24,21 @@ from prefect import Flow, flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from klear.configs.loading import load_profile, profiles, run_name
-from klear.configs.machine import load_machine
-from klear.configs.settings.base import first_few, flat, key_of, read_catalogue, short
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.pipeline import Pipeline, StageName
-from klear.flows.pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
-from klear.flows.plan import plan
-from klear.flows.stages import calls, compute_one
-from klear.tasks.report.page import literal, with_inline_plots
-from klear.tasks.stage.progress import number
-from klear.tasks.stage.run import run_context
-from klear.tasks.store.lineage import LATEST, as_of, begins, family, mixtures
-from klear.tasks.store.shared import open_store
-from klear.tasks.store.store import Artifact, Manifest, Store
-from klear.tasks.tracking.prefect_states import ends_cancelled
+from ...configs.loading import load_profile, profiles, run_name
+from ...configs.machine import load_machine
+from ...configs.settings.base import first_few, flat, key_of, read_catalogue, short
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.pipeline import Pipeline, StageName
+from ...tasks.report.page import literal, with_inline_plots
+from ...tasks.stage.progress import number
+from ...tasks.stage.run import run_context
+from ...tasks.store.lineage import LATEST, as_of, begins, family, mixtures
+from ...tasks.store.shared import open_store
+from ...tasks.store.store import Artifact, Manifest, Store
+from ...tasks.tracking.prefect_states import ends_cancelled
+from ..pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
+from ..plan import plan
+from ..stages import calls, compute_one
 
 SOURCES = "sources"
 PREFIX = "profile_"

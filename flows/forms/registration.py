@@ -25,13 +25,13 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.types.entrypoint import EntrypointType
 
-from klear.configs.files import PACKAGE
-from klear.configs.loading import FOLDER, load_profile, profiles
-from klear.configs.machine import Machine, load_machine
-from klear.configs.settings.ablation import ablations, load_ablation
-from klear.flows.ablation import ablation
-from klear.flows.forms.forms import form, offered, stage, whole_form
-from klear.flows.servers.servers import POOL, TAG
+from ...configs.files import PACKAGE
+from ...configs.loading import FOLDER, load_profile, profiles
+from ...configs.machine import Machine, load_machine
+from ...configs.settings.ablation import ablations, load_ablation
+from ..ablation import ablation
+from ..servers.servers import POOL, TAG
+from .forms import form, offered, stage, whole_form
 
 
 def forms(machine: Machine) -> list[RunnerDeployment]:

@@ -12,10 +12,10 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from klear.configs.files import PACKAGE
-from klear.configs.machine import Machine, load_machine
-from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.flows.servers.servers import alive, database_trouble, port_trouble, refusal, servers_here
+from ...configs.files import PACKAGE
+from ...configs.machine import Machine, load_machine
+from ...configs.settings.judging import JudgeRuntime, JudgeSettings
+from .servers import alive, database_trouble, port_trouble, refusal, servers_here
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
@@ -78,7 +78,7 @@ def versions() -> str:
 
 def sandbox() -> str:
     """A program runs in the sandbox that the judge uses by default."""
-    from klear.eval.judge.judge import Judge
+    from ...eval.judge.judge import Judge
 
     settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
     with Judge(settings) as judge:
@@ -138,7 +138,7 @@ def ask(what: str, address: str) -> str:
 
 def try_store(url: str) -> str:
     """Write, read and remove a small object."""
-    from klear.tasks.store.shared import ObjectStore
+    from ...tasks.store.shared import ObjectStore
 
     name, objects = f"klear-doctor/{uuid.uuid4().hex}", ObjectStore(url)
     objects.write(name, b"klear doctor: may be removed\n", new=True)
@@ -149,7 +149,7 @@ def try_store(url: str) -> str:
 
 def try_ray(address: str) -> str:
     """Join it. Whether a node has this machine's code says the first part that it computes."""
-    from klear.eval.ray_cluster import join
+    from ...eval.ray_cluster import join
 
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:  # Ray itself asks for more than a minute

@@ -28,10 +28,10 @@ from typing import Any, Literal
 import httpx
 import psutil
 
-from klear.configs.files import locked, replace_text
-from klear.configs.machine import MLFLOW_AUTH, Machine, Postgres, load_machine, server_environment
-from klear.tasks.stage.graph import log_tail
-from klear.tasks.stage.supervise import descendants, is_alive
+from ...configs.files import locked, replace_text
+from ...configs.machine import MLFLOW_AUTH, Machine, Postgres, load_machine, server_environment
+from ...tasks.stage.graph import log_tail
+from ...tasks.stage.supervise import descendants, is_alive
 
 TAG = "klear"
 START_TIMEOUT_S = 300.0

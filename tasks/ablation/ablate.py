@@ -10,21 +10,21 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from klear.configs.settings.ablation import Ablation, Contrast
-from klear.configs.settings.base import Settings
-from klear.configs.settings.evaluation import LEARNING_CURVE
-from klear.eval.records import Record
-from klear.tasks.ablation import effects
-from klear.tasks.ablation.effects import FEWEST_SEEDS, Effect, Half, Learning, Means
-from klear.tasks.report.page import Figure, Page, render
-from klear.tasks.report.plots import Series, curve_plot
-from klear.tasks.report.results import ACCURACY, answers_of, curves_of, means_of, read_results
-from klear.tasks.stage.progress import title_of
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.care import ABLATE_VERSION
-from klear.tasks.store.store import Artifact
-from klear.training.layout import METRICS, kept_models
-from klear.training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
+from ...configs.settings.ablation import Ablation, Contrast
+from ...configs.settings.base import Settings
+from ...configs.settings.evaluation import LEARNING_CURVE
+from ...eval.records import Record
+from ...training.layout import METRICS, kept_models
+from ...training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
+from ..report.page import Figure, Page, render
+from ..report.plots import Series, curve_plot
+from ..report.results import ACCURACY, answers_of, curves_of, means_of, read_results
+from ..stage.progress import title_of
+from ..stage.stage import Metrics, stage
+from ..store.care import ABLATE_VERSION
+from ..store.store import Artifact
+from . import effects
+from .effects import FEWEST_SEEDS, Effect, Half, Learning, Means
 
 RESULTS = "results.json"
 NOT_RUN = "not run yet"

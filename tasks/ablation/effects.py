@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from klear.eval.records import Record
+from ...eval.records import Record
 
 Verdict = Literal["confirmed", "not seen", "reversed"]
 Means = Mapping[str, float]

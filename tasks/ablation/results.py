@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from klear.configs.files import replace_text
-from klear.configs.settings.ablation import Ablation
-from klear.eval.records import Record
-from klear.tasks.ablation.ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
-from klear.tasks.report.page import Page, render
-from klear.tasks.store.care import ABLATE, ABLATE_VERSION
-from klear.tasks.store.lineage import ancestors, results
-from klear.tasks.store.store import Store
+from ...configs.files import replace_text
+from ...configs.settings.ablation import Ablation
+from ...eval.records import Record
+from ..report.page import Page, render
+from ..store.care import ABLATE, ABLATE_VERSION
+from ..store.lineage import ancestors, results
+from ..store.store import Store
+from .ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
 
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from klear.configs.settings.data import DifficultySettings
-from klear.eval.records import Domain, Problem, PublishedRate, Record, Score
-from klear.eval.tables import TableWriter, count_rows, read_table
-from klear.tasks.data.sources import PASS_RATES
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
+from ...configs.settings.data import DifficultySettings
+from ...eval.records import Domain, Problem, PublishedRate, Record, Score
+from ...eval.tables import TableWriter, count_rows, read_table
+from ..data.sources import PASS_RATES
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
 
 Label = Literal["easy", "hard", "unrated"]
 

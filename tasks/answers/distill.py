@@ -14,19 +14,13 @@ from statistics import fmean, stdev
 
 import orjson
 
-from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import EngineSettings
-from klear.eval.judge.grades import Grade
-from klear.eval.records import Problem, Rejected, Sample, Trace
-from klear.eval.row_files import find_files
-from klear.eval.tables import TableWriter, read_table, write_table
-from klear.tasks.data.sources import TRACES
-from klear.tasks.stage.child import ChildFailed, run_child
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
-from klear.tasks.tracking.prefect_states import ApprovalRequired
-from klear.training.engines.generate import (
+from ...configs.settings.data import SampleSettings
+from ...configs.settings.engines import EngineSettings
+from ...eval.judge.grades import Grade
+from ...eval.records import Problem, Rejected, Sample, Trace
+from ...eval.row_files import find_files
+from ...eval.tables import TableWriter, read_table, write_table
+from ...training.engines.generate import (
     Journal,
     SpentApproved,
     cost_of,
@@ -34,9 +28,15 @@ from klear.training.engines.generate import (
     is_local,
     journal_path,
 )
-from klear.training.engines.interface import EngineError, Request, request_seed
-from klear.training.engines.without_model import mapped_text, recordings
-from klear.training.launch.jobs import GenerateJob
+from ...training.engines.interface import EngineError, Request, request_seed
+from ...training.engines.without_model import mapped_text, recordings
+from ...training.launch.jobs import GenerateJob
+from ..data.sources import TRACES
+from ..stage.child import ChildFailed, run_child
+from ..stage.progress import report
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH, Artifact
+from ..tracking.prefect_states import ApprovalRequired
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 PILOT_PROMPTS = 20

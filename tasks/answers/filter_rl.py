@@ -7,14 +7,14 @@ pass@16 of 16 samples is 0 or 1, so the share of the 16 that pass is what it mus
 from collections import Counter
 from pathlib import Path
 
-from klear.configs.settings.data import FilterRLSettings
-from klear.eval.golds import chance_of_guessing, tail, unjudgeable
-from klear.eval.records import NO_GOLD, Problem
-from klear.eval.tables import read_table
-from klear.tasks.answers.difficulty import Tally, published_among, tallies_of
-from klear.tasks.data.split_rows import split_rows
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
+from ...configs.settings.data import FilterRLSettings
+from ...eval.golds import chance_of_guessing, tail, unjudgeable
+from ...eval.records import NO_GOLD, Problem
+from ...eval.tables import read_table
+from ..data.split_rows import split_rows
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
+from .difficulty import Tally, published_among, tallies_of
 
 
 def rejection(problem: Problem, counted: Tally, settings: FilterRLSettings) -> tuple[str, str]:

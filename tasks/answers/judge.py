@@ -6,18 +6,18 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klear.configs.settings.data import JudgeStageSettings
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.benchmarks.benchmarks import GRADER_VERSION
-from klear.eval.judge.ends import by_its_end, judged_text
-from klear.eval.records import NO_GOLD, Problem, Sample, Score
-from klear.eval.tables import Lookup, TableWriter, column, read_table
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
+from ...configs.settings.data import JudgeStageSettings
+from ...configs.settings.judging import JudgeSettings
+from ...eval.benchmarks.benchmarks import GRADER_VERSION
+from ...eval.judge.ends import by_its_end, judged_text
+from ...eval.records import NO_GOLD, Problem, Sample, Score
+from ...eval.tables import Lookup, TableWriter, column, read_table
+from ..stage.progress import report
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH, Artifact
 
 if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached run has no use for
-    from klear.eval.judge.judge import Judge
+    from ...eval.judge.judge import Judge
 
 
 def judged(judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
@@ -55,7 +55,7 @@ def score_table(
         whole = [len(line) for line in file if line.endswith(b"\n")]
         file.truncate(sum(whole))
         if (done := len(whole)) < total:
-            from klear.eval.judge.judge import Judge
+            from ...eval.judge.judge import Judge
 
             by_id = Lookup(problems, Problem)
             with Judge(settings) as judge:

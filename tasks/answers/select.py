@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from klear.configs.settings.data import SelectSettings
-from klear.eval.answers import after_think, has_closed_think
-from klear.eval.records import Domain, Example, Rejected, Sample, Score
-from klear.eval.tables import TableWriter, count_rows, read_table, row_groups
-from klear.tasks.answers.difficulty import Difficulty, Label
-from klear.tasks.data.words import alnum_words
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
+from ...configs.settings.data import SelectSettings
+from ...eval.answers import after_think, has_closed_think
+from ...eval.records import Domain, Example, Rejected, Sample, Score
+from ...eval.tables import TableWriter, count_rows, read_table, row_groups
+from ..data.words import alnum_words
+from ..stage.progress import report
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
+from .difficulty import Difficulty, Label
 
 NOT_CHOSEN = "not in the subset"
 CUT_OFF = {"length": "truncated", "error": "engine error", "refused": "refused", "empty": "empty"}

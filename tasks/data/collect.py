@@ -13,10 +13,13 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from klear.configs.settings.sources import CollectSettings
-from klear.eval.records import Rejected
-from klear.eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
-from klear.tasks.data.sources import (
+from ...configs.settings.sources import CollectSettings
+from ...eval.records import Rejected
+from ...eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
+from ..stage.parts import computed_parts
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH
+from .sources import (
     COUNTS,
     GOLDS,
     KEPT,
@@ -28,9 +31,6 @@ from klear.tasks.data.sources import (
     planned,
     tables_of,
 )
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH
 
 SOURCES = "sources.json"
 

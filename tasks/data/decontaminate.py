@@ -7,13 +7,13 @@ from pathlib import Path
 
 import orjson
 
-from klear.configs.settings.data import DecontaminateSettings
-from klear.eval.tables import ArrowWriter, row_groups
-from klear.tasks.data.overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
-from klear.tasks.data.split_rows import split_rows, table_parts
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
+from ...configs.settings.data import DecontaminateSettings
+from ...eval.tables import ArrowWriter, row_groups
+from ..stage.parts import computed_parts
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH, Artifact
+from .overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
+from .split_rows import split_rows, table_parts
 
 
 @stage(version=3, group="data")

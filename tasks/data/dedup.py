@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from klear.configs.settings.data import DedupSettings
-from klear.eval.tables import row_groups
-from klear.tasks.data.split_rows import split_rows, table_parts
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
+from ...configs.settings.data import DedupSettings
+from ...eval.tables import row_groups
+from ..stage.parts import computed_parts
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH, Artifact
+from .split_rows import split_rows, table_parts
 
 KEPT, EXACT, NEAR = range(3)
 KINDS = ("kept", "exact", "near")
@@ -35,7 +35,7 @@ def find_duplicates(
     if not settings.near:
         return kind, match, np.zeros((0, 2), np.int64), np.zeros(0)
     # Compiled code: loading it takes longer than reading a small table.
-    from klear.tasks.data.near_duplicates import PROMPTS, near_groups, sign_part
+    from .near_duplicates import PROMPTS, near_groups, sign_part
 
     rows = settings.runtime.rows_per_part
     compute, parts = partial(sign_part, source=source, settings=settings), table_parts(source, rows)

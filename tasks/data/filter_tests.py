@@ -4,12 +4,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from klear.configs.settings.data import FilterTestsSettings
-from klear.eval.records import NO_GOLD, CallCase, Problem, Rejected, TestSuite
-from klear.eval.tables import TableWriter, count_rows, read_table
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
+from ...configs.settings.data import FilterTestsSettings
+from ...eval.records import NO_GOLD, CallCase, Problem, Rejected, TestSuite
+from ...eval.tables import TableWriter, count_rows, read_table
+from ..stage.progress import report
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
 
 
 def distinct_cases(tests: TestSuite) -> TestSuite:

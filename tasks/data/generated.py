@@ -7,10 +7,10 @@ spacing at times, and contaminated rows are problems of the benchmark itself.
 import random
 from collections.abc import Iterator
 
-from klear.configs.settings.sources import Source
-from klear.eval.families import by_example, countdown
-from klear.eval.families.countdown import Side
-from klear.eval.records import Problem, StdinCase
+from ...configs.settings.sources import Source
+from ...eval.families import by_example, countdown
+from ...eval.families.countdown import Side
+from ...eval.records import Problem, StdinCase
 
 
 def generated_problems(source: Source, seed: int) -> Iterator[Problem]:

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numba import types
 
-from klear.configs.settings.data import DedupSettings
-from klear.eval.records import normalise_prompt
-from klear.tasks.data.split_rows import TablePart
-from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, buffers, compiled
-from klear.tasks.stage.progress import report
+from ...configs.settings.data import DedupSettings
+from ...eval.records import normalise_prompt
+from ..stage.progress import report
+from .split_rows import TablePart
+from .text_columns import BYTES, PLACES, SPACE, buffers, compiled
 
 PROMPTS = "prompts.arrow"
 WEIGHTS = 0.1, 0.9

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from klear.configs.settings.data import HASHING, NearMissSettings
-from klear.eval.records import Record
-from klear.eval.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
-from klear.tasks.data.overlaps import COLUMNS, LEAK_COVERAGE, shortened
-from klear.tasks.data.split_rows import TablePart, table_parts
-from klear.tasks.report.page import Page, render
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import SCRATCH, Artifact
+from ...configs.settings.data import HASHING, NearMissSettings
+from ...eval.records import Record
+from ...eval.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
+from ..report.page import Page, render
+from ..stage.parts import computed_parts
+from ..stage.stage import Metrics, stage
+from ..store.store import SCRATCH, Artifact
+from .overlaps import COLUMNS, LEAK_COVERAGE, shortened
+from .split_rows import TablePart, table_parts
 
 NEAR, PAGE = "near_misses.parquet", "near_misses.html"
 
@@ -83,7 +83,7 @@ def encoder_of(model: str, url: str, source: Path, items: Sequence[str]) -> Any:
             groups = np.unique(spaced).tolist() if file.num_row_groups else []
             texts = file.read_row_groups(groups, ["prompt"])["prompt"].to_pylist()
         return hashing_encoder([*items, *texts])
-    from klear.training.engines.embeddings import endpoint_encoder, local_encoder  # torch
+    from ...training.engines.embeddings import endpoint_encoder, local_encoder  # torch
 
     return endpoint_encoder(url, model) if url else local_encoder(model)
 

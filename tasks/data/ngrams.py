@@ -15,8 +15,8 @@ import pyarrow as pa
 from numba import types
 from numpy.typing import NDArray
 
-from klear.tasks.data.text_columns import BYTES, PLACES, SPACE, ascii_or_folded, byte_rule, compiled
-from klear.tasks.data.words import RULES, Normalisation
+from .text_columns import BYTES, PLACES, SPACE, ascii_or_folded, byte_rule, compiled
+from .words import RULES, Normalisation
 
 LONGEST = 32
 """The most words an n-gram can have."""

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from klear.configs.settings.data import DecontaminateSettings
-from klear.eval.records import Record
-from klear.eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
-from klear.tasks.data.split_rows import TablePart
-from klear.tasks.data.words import Normalisation
-from klear.tasks.store.store import Artifact
+from ...configs.settings.data import DecontaminateSettings
+from ...eval.records import Record
+from ...eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
+from ..store.store import Artifact
+from .split_rows import TablePart
+from .words import Normalisation
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
-    from klear.tasks.data.ngrams import Found, NgramIndex
+    from .ngrams import Found, NgramIndex
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 16_384
@@ -161,7 +161,7 @@ def benchmark_index(
     path: Path, digest: str, n: int, normalise: Normalisation, min_words: int
 ) -> "NgramIndex":
     """The index of a benchmarks file of this digest: one in every process, whatever its parts."""
-    from klear.tasks.data.ngrams import Item, NgramIndex
+    from .ngrams import Item, NgramIndex
 
     columns = ["source", "id", "prompt"]
     rows = (row for table in row_groups(path, columns) for row in table.to_pylist())
@@ -200,7 +200,7 @@ def write_page(
     """
     import pyarrow.dataset as ds
 
-    from klear.tasks.report.page import Page, render
+    from ..report.page import Page, render
 
     path, rows = out / "hits.parquet", counts["kept"] + counts["rejected"]
     malformed = counts.get("malformed", 0)

@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from klear.configs.files import replace_text
-from klear.configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
-from klear.eval.answers import writable
-from klear.eval.golds import chance_of_guessing, unjudgeable
-from klear.eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
-from klear.eval.row_files import Cut, Row, cuts, find_files, read_rows
-from klear.eval.rows.fields import BadField, field_of, text_of
-from klear.eval.rows.reading import numbered, read_row
-from klear.eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
-from klear.eval.tables import TableWriter
-from klear.tasks.data.generated import generated_problems
-from klear.tasks.stage.progress import report
+from ...configs.files import replace_text
+from ...configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
+from ...eval.answers import writable
+from ...eval.golds import chance_of_guessing, unjudgeable
+from ...eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
+from ...eval.row_files import Cut, Row, cuts, find_files, read_rows
+from ...eval.rows.fields import BadField, field_of, text_of
+from ...eval.rows.reading import numbered, read_row
+from ...eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
+from ...eval.tables import TableWriter
+from ..stage.progress import report
+from .generated import generated_problems
 
 ROWS_PER_REPORT = 500
 PART_BYTES = 256 << 20

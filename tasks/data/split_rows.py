@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from klear.eval.records import Problem, Rejected
-from klear.eval.tables import ArrowWriter, TableWriter, to_records
-from klear.tasks.stage.progress import report
+from ...eval.records import Problem, Rejected
+from ...eval.tables import ArrowWriter, TableWriter, to_records
+from ..stage.progress import report
 
 END = sys.maxsize, ""
 """After the last of the rows that go."""

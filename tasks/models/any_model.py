@@ -10,23 +10,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from klear.configs.settings.engines import EngineSettings
-from klear.configs.settings.evaluation import WITH_FORMAT, Evaluation
-from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
-from klear.eval.benchmarks.metrics import upper_bound_of_zero
-from klear.eval.records import Problem, Rejected
-from klear.eval.rows.reading import reading_line, rejected_lines
-from klear.eval.tables import read_table
-from klear.tasks.answers.distill import api_key
-from klear.tasks.data.collect import SOURCES, collect
-from klear.tasks.data.sources import why_not
-from klear.tasks.models.evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
-from klear.tasks.report.page import render_text
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact, content_digest, scan
-from klear.training.engines.endpoint import described
-from klear.training.layout import chat_file
+from ...configs.settings.engines import EngineSettings
+from ...configs.settings.evaluation import WITH_FORMAT, Evaluation
+from ...configs.settings.sources import CollectSettings, Source
+from ...eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
+from ...eval.benchmarks.metrics import upper_bound_of_zero
+from ...eval.records import Problem, Rejected
+from ...eval.rows.reading import reading_line, rejected_lines
+from ...eval.tables import read_table
+from ...training.engines.endpoint import described
+from ...training.layout import chat_file
+from ..answers.distill import api_key
+from ..data.collect import SOURCES, collect
+from ..data.sources import why_not
+from ..report.page import render_text
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact, content_digest, scan
+from .evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 benchmark = collect.named("benchmark")

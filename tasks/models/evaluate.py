@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import OMIT, EngineSettings
-from klear.configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.benchmarks.benchmarks import (
+from ...configs.settings.data import SampleSettings
+from ...configs.settings.engines import OMIT, EngineSettings
+from ...configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
+from ...configs.settings.judging import JudgeSettings
+from ...eval.benchmarks.benchmarks import (
     GRADER_VERSION,
     RESULTS,
     BenchmarkResult,
@@ -28,24 +28,24 @@ from klear.eval.benchmarks.benchmarks import (
     score_benchmark,
     template_hash,
 )
-from klear.eval.programs.lcb_runner import official
-from klear.eval.records import Problem, Sample, Score
-from klear.eval.tables import TableWriter, column, count_rows, read_table, write_table
-from klear.tasks.answers.distill import ask
-from klear.tasks.answers.judge import score_table
-from klear.tasks.report.results import ACCURACY, RESULTS_FILE, answers_of, means_of, read_results
-from klear.tasks.stage.run import package_versions
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import LOGS, SCRATCH, Artifact
-from klear.training.engines.generate import (
+from ...eval.programs.lcb_runner import official
+from ...eval.records import Problem, Sample, Score
+from ...eval.tables import TableWriter, column, count_rows, read_table, write_table
+from ...training.engines.generate import (
     Journal,
     answered_by_path,
     cost_of,
     forget_refused,
     journal_path,
 )
-from klear.training.engines.interface import EngineError, Key, Request, request_seed
-from klear.training.layout import StepLines, chat_file, kept_model, kept_models, read_lines
+from ...training.engines.interface import EngineError, Key, Request, request_seed
+from ...training.layout import StepLines, chat_file, kept_model, kept_models, read_lines
+from ..answers.distill import ask
+from ..answers.judge import score_table
+from ..report.results import ACCURACY, RESULTS_FILE, answers_of, means_of, read_results
+from ..stage.run import package_versions
+from ..stage.stage import Metrics, stage
+from ..store.store import LOGS, SCRATCH, Artifact
 
 MEASURES = {
     name: name

@@ -21,13 +21,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from klear.configs.files import PACKAGE
-from klear.configs.machine import load_machine
-from klear.configs.settings.topology import Launch
-from klear.eval.ray_cluster import code_digest, join, same_code
-from klear.tasks.stage.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
-from klear.tasks.stage.graph import log_tail
-from klear.training.layout import CHECKPOINTS, LOGS, SCRATCH, ProgressFile, latest, number_of
+from ...configs.files import PACKAGE
+from ...configs.machine import load_machine
+from ...configs.settings.topology import Launch
+from ...eval.ray_cluster import code_digest, join, same_code
+from ...training.layout import CHECKPOINTS, LOGS, SCRATCH, ProgressFile, latest, number_of
+from ..stage.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
+from ..stage.graph import log_tail
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself

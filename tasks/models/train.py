@@ -6,15 +6,15 @@ A killed stage leaves its checkpoints in `.resume/`; the same key finds them and
 from collections.abc import Iterable
 from pathlib import Path
 
-from klear.configs.settings.topology import Launch
-from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from klear.eval.benchmarks.benchmarks import GRADER_VERSION
-from klear.eval.tables import column
-from klear.tasks.models.launch import run_launched
-from klear.tasks.stage.child import run_child
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
-from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
+from ...configs.settings.topology import Launch
+from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from ...eval.benchmarks.benchmarks import GRADER_VERSION
+from ...eval.tables import column
+from ...training.launch.jobs import BaseJob, RLJob, SFTJob
+from ..stage.child import run_child
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
+from .launch import run_launched
 
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:

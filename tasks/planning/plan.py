@@ -15,21 +15,21 @@ from typing import Any
 
 import orjson
 
-from klear.configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
-from klear.configs.settings.data import SampleSettings
-from klear.configs.settings.engines import MOST_REQUESTS, EngineRuntime
-from klear.configs.settings.topology import Topology
-from klear.configs.settings.training import BaseModelSettings
-from klear.tasks.data.sources import GOLDS
-from klear.tasks.planning.work import Known, PastResult, StoreHistory, Work, kind_of
-from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.run import Run
-from klear.tasks.stage.stage import Stage
-from klear.tasks.store.hardware import cores, gpus, split, this_machine
-from klear.tasks.store.store import Artifact
-from klear.training.engines.generate import cost_of, is_local
-from klear.training.layout import PROGRESS
-from klear.training.sizing import facts_of_base, facts_of_model
+from ...configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
+from ...configs.settings.data import SampleSettings
+from ...configs.settings.engines import MOST_REQUESTS, EngineRuntime
+from ...configs.settings.topology import Topology
+from ...configs.settings.training import BaseModelSettings
+from ...training.engines.generate import cost_of, is_local
+from ...training.layout import PROGRESS
+from ...training.sizing import facts_of_base, facts_of_model
+from ..data.sources import GOLDS
+from ..report.run_story import PlannedStage
+from ..stage.run import Run
+from ..stage.stage import Stage
+from ..store.hardware import cores, gpus, split, this_machine
+from ..store.store import Artifact
+from .work import Known, PastResult, StoreHistory, Work, kind_of
 
 UNKNOWN = ""
 """The digest of a result that is not there yet."""

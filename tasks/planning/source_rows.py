@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
-from klear.configs.settings.base import read_catalogue
-from klear.configs.settings.engines import EngineSettings
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.sources import Source
-from klear.eval.row_files import Row, find_files, first_rows, read_rows
-from klear.eval.tables import column, count_rows
-from klear.tasks.data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
-from klear.training.engines.without_model import Recording, recordings
+from ...configs.settings.base import read_catalogue
+from ...configs.settings.engines import EngineSettings
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.sources import Source
+from ...eval.row_files import Row, find_files, first_rows, read_rows
+from ...eval.tables import column, count_rows
+from ...training.engines.without_model import Recording, recordings
+from ..data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
 
 MOST_READ = 16 << 20
 """Bytes of the files of a source that are read whole, unpacked text about a second."""

@@ -11,21 +11,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from klear.configs.settings.base import flat, read_catalogue
-from klear.configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
-from klear.configs.settings.pipeline import SAMPLERS
-from klear.configs.settings.topology import Assumptions
-from klear.configs.settings.training import RLSettings
-from klear.tasks.planning.source_rows import (
-    facts_of_source,
-    recorded_answers,
-    rows_in,
-    stored_tokens,
-)
-from klear.tasks.store.lineage import of_last_run
-from klear.tasks.store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
-from klear.training.layout import METRICS, read_lines
-from klear.training.sizing import ModelFacts
+from ...configs.settings.base import flat, read_catalogue
+from ...configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
+from ...configs.settings.pipeline import SAMPLERS
+from ...configs.settings.topology import Assumptions
+from ...configs.settings.training import RLSettings
+from ...training.layout import METRICS, read_lines
+from ...training.sizing import ModelFacts
+from ..store.lineage import of_last_run
+from ..store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
+from .source_rows import facts_of_source, recorded_answers, rows_in, stored_tokens
 
 KEPT = "kept/"
 """Begins the count of a source; NaN where nobody has counted it."""

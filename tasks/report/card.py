@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
-from klear.tasks.report.page import Page, render
-from klear.tasks.store.lineage import ancestors
-from klear.tasks.store.store import CARD, Manifest, Store
+from ..store.lineage import ancestors
+from ..store.store import CARD, Manifest, Store
+from .page import Page, render
 
 ROWS = ("kept.parquet", "samples.parquet", "scores.parquet", "difficulty.parquet")
 """Where a data stage keeps its rows."""

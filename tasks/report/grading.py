@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.answers import extract_boxed, extract_program
-from klear.eval.judge.grades import GOLD, Check, Graded
-from klear.eval.judge.judge import Judge
-from klear.eval.records import Problem, Record, Score, TestSuite
-from klear.eval.tables import Lookup, column, read_table
-from klear.tasks.report.results import rows_at
-from klear.training.engines.generate import answer_places
+from ...configs.settings.judging import JudgeSettings
+from ...eval.answers import extract_boxed, extract_program
+from ...eval.judge.grades import GOLD, Check, Graded
+from ...eval.judge.judge import Judge
+from ...eval.records import Problem, Record, Score, TestSuite
+from ...eval.tables import Lookup, column, read_table
+from ...training.engines.generate import answer_places
+from .results import rows_at
 
 ANSWERS = 6
 CHECKS = 8

@@ -16,7 +16,7 @@ import jinja2
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from klear.tasks.report.run_story import duration, size
+from .run_story import duration, size
 
 TEMPLATES = Path(__file__).with_name("templates")
 PLOTS = "plots"

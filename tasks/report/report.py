@@ -10,23 +10,23 @@ from typing import Any
 
 from markupsafe import Markup
 
-from klear.configs.metrics import about
-from klear.configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
-from klear.eval.benchmarks.benchmarks import BenchmarkResult, Statement
-from klear.eval.benchmarks.metrics import upper_bound_of_zero
-from klear.eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
-from klear.eval.records import Problem, Sample, Score
-from klear.eval.tables import column, count_rows, read_table
-from klear.tasks.report.page import TEMPLATES, Figure, Page, render
-from klear.tasks.report.plots import Series, curve_plot
-from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
-from klear.tasks.report.run_story import RunStory
-from klear.tasks.stage.progress import title_of
-from klear.tasks.stage.run import story_of_this_run
-from klear.tasks.stage.stage import Metrics, stage
-from klear.tasks.store.store import Artifact
-from klear.training.layout import ALARM, METRICS, NO_LESSON
-from klear.training.rl.off_policy_counts import by_entropy, read_off_policy, summed
+from ...configs.metrics import about
+from ...configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
+from ...eval.benchmarks.benchmarks import BenchmarkResult, Statement
+from ...eval.benchmarks.metrics import upper_bound_of_zero
+from ...eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
+from ...eval.records import Problem, Sample, Score
+from ...eval.tables import column, count_rows, read_table
+from ...training.layout import ALARM, METRICS, NO_LESSON
+from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
+from ..stage.progress import title_of
+from ..stage.run import story_of_this_run
+from ..stage.stage import Metrics, stage
+from ..store.store import Artifact
+from .page import TEMPLATES, Figure, Page, render
+from .plots import Series, curve_plot
+from .results import Evaluation, Outputs, change_of, curves_of
+from .run_story import RunStory
 
 SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]

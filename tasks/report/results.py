@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from klear.configs.settings.evaluation import BenchmarkProtocol
-from klear.configs.settings.pipeline import STAGES
-from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, in_window
-from klear.eval.benchmarks.metrics import bootstrap_interval
-from klear.tasks.store.store import Artifact
-from klear.training.layout import read_lines
+from ...configs.settings.evaluation import BenchmarkProtocol
+from ...configs.settings.pipeline import STAGES
+from ...eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, in_window
+from ...eval.benchmarks.metrics import bootstrap_interval
+from ...training.layout import read_lines
+from ..store.store import Artifact
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}
 RESAMPLES = 2_000

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from klear.configs.files import PACKAGE, locked, replace_text
-from klear.configs.machine import load_machine
-from klear.tasks.stage.graph import log_tail
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.supervise import supervised
-from klear.training.layout import LOGS, PROGRESS, RESULT, SCRATCH
+from ...configs.files import PACKAGE, locked, replace_text
+from ...configs.machine import load_machine
+from ...training.layout import LOGS, PROGRESS, RESULT, SCRATCH
+from .graph import log_tail
+from .progress import report
+from .supervise import supervised
 
 POLL_S = 0.2
 GRACE_S = 5.0  # a cancelled run must be gone in ten seconds, whatever its child does with TERM

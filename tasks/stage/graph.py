@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from klear.tasks.store.hardware import cores
+from ..store.hardware import cores
 
 POLL_S = 0.5
 GRACE_S = 7.0

@@ -19,9 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from klear.configs.machine import load_machine
-from klear.eval.ray_cluster import PARTIAL, parts_over_ray
-from klear.tasks.stage.progress import report
+from ...configs.machine import load_machine
+from ...eval.ray_cluster import PARTIAL, parts_over_ray
+from .progress import report
 
 PRELOADED = (
     *("numba", "numba.np.arraymath", "scipy.linalg"),

@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Literal
 
-from klear.eval.ray_cluster import on_cluster_wait
-from klear.tasks.report.run_story import duration
+from ...eval.ray_cluster import on_cluster_wait
+from ..report.run_story import duration
 
 SECONDS_BETWEEN_LINES = 30.0
 SCORE = "/avg"

@@ -21,16 +21,16 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.runtime import flow_run as this_flow_run
 
-from klear.configs.files import PACKAGE, replace_text
-from klear.configs.machine import load_machine
-from klear.configs.settings.base import first_few, flat
-from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
-from klear.tasks.stage.progress import Plain, chosen_display
-from klear.tasks.store.shared import open_store
-from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking import prefect_states
-from klear.tasks.tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from klear.tasks.tracking.run_tracker import Tracker, tags_of
+from ...configs.files import PACKAGE, replace_text
+from ...configs.machine import load_machine
+from ...configs.settings.base import first_few, flat
+from ..report.run_story import PlannedStage, RunStory, StageOutcome
+from ..store.shared import open_store
+from ..store.store import Artifact, Store
+from ..tracking import prefect_states
+from ..tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
+from ..tracking.run_tracker import Tracker, tags_of
+from .progress import Plain, chosen_display
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")

@@ -25,20 +25,20 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed, Failed
 
-from klear.configs.files import replace_text
-from klear.configs.settings.base import Settings, key_of
-from klear.configs.settings.judging import JudgeSettings
-from klear.eval.judge.grades import GRADED
-from klear.tasks.report.card import write_card
-from klear.tasks.stage.graph import Interrupted, watched
-from klear.tasks.stage.progress import Listener, figure_of, listening
-from klear.tasks.stage.run import Run, as_params, current_run, git_commit, package_versions
-from klear.tasks.store.hardware import this_machine
-from klear.tasks.store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
-from klear.tasks.tracking.log_result import log_result
-from klear.tasks.tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
-from klear.tasks.tracking.run_tracker import StageLog
-from klear.training.layout import finite_metrics, resuming
+from ...configs.files import replace_text
+from ...configs.settings.base import Settings, key_of
+from ...configs.settings.judging import JudgeSettings
+from ...eval.judge.grades import GRADED
+from ...training.layout import finite_metrics, resuming
+from ..report.card import write_card
+from ..store.hardware import this_machine
+from ..store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
+from ..tracking.log_result import log_result
+from ..tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
+from ..tracking.run_tracker import StageLog
+from .graph import Interrupted, watched
+from .progress import Listener, figure_of, listening
+from .run import Run, as_params, current_run, git_commit, package_versions
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""
@@ -251,7 +251,7 @@ class _Computation:
         judge = getattr(self.settings, "judge", None)
         if not isinstance(judge, JudgeSettings) or not JUDGED & manifest.files.keys():
             return names
-        from klear.tasks.report.grading import grade_some
+        from ..report.grading import grade_some
 
         asked = work / "problems.parquet"
         try:

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from klear.tasks.store.lineage import ancestors, manifests_here
-from klear.tasks.store.store import Store
+from .lineage import ancestors, manifests_here
+from .store import Store
 
 SECONDS_A_DAY = 86_400.0
 ABLATE = "ablate_"  # begins the name of an ablation's last stage

@@ -7,11 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from klear.configs.settings.base import MOST_SHOWN
-from klear.configs.settings.explain import ConfigError
-from klear.configs.settings.pipeline import STAGES
-from klear.tasks.store.shared import SharedStore, parsed
-from klear.tasks.store.store import MANIFEST, InputRef, Manifest, Store
+from ...configs.settings.base import MOST_SHOWN
+from ...configs.settings.explain import ConfigError
+from ...configs.settings.pipeline import STAGES
+from .shared import SharedStore, parsed
+from .store import MANIFEST, InputRef, Manifest, Store
 
 AVERAGE = "avg"
 EVALUATION = "evaluate_"

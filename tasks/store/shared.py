@@ -26,10 +26,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ValidationError
 
-from klear.configs.machine import Machine
-from klear.configs.settings.explain import ConfigError
-from klear.tasks.stage.progress import report
-from klear.tasks.store.store import (
+from ...configs.machine import Machine
+from ...configs.settings.explain import ConfigError
+from ..stage.progress import report
+from .store import (
     MANIFEST,
     About,
     Artifact,

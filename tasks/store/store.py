@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
-from klear.configs.files import locked
-from klear.eval.records import Record
-from klear.tasks.stage.progress import report
-from klear.training.layout import LOGS, SCRATCH
+from ...configs.files import locked
+from ...eval.records import Record
+from ...training.layout import LOGS, SCRATCH
+from ..stage.progress import report
 
 MANIFEST = "manifest.json"
 

@@ -13,22 +13,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from klear.configs.files import replace_text
-from klear.configs.settings.evaluation import LEARNING_CURVE
-from klear.eval.judge.grades import GOLD, GRADED, Graded, read_graded
-from klear.tasks.report.plots import rollout_histograms
-from klear.tasks.store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest
-from klear.tasks.tracking.mlflow_client import (
-    ARTIFACT_TAG,
-    DIGEST_TAG,
-    MODEL_TAG,
-    Mlflow,
-    entities,
-    made_by,
-    metric,
-)
-from klear.tasks.tracking.run_tracker import StageLog, Tracker
-from klear.training.layout import CHECKPOINT, METRICS, read_lines
+from ...configs.files import replace_text
+from ...configs.settings.evaluation import LEARNING_CURVE
+from ...eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from ...training.layout import CHECKPOINT, METRICS, read_lines
+from ..report.plots import rollout_histograms
+from ..store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest
+from .mlflow_client import ARTIFACT_TAG, DIGEST_TAG, MODEL_TAG, Mlflow, entities, made_by, metric
+from .run_tracker import StageLog, Tracker
 
 ALIASES = {"rl_math": "math_rl", "rl_code": "code_rl"}
 """Of a model's version, where it is not the name of its stage."""

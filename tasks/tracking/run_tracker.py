@@ -22,9 +22,9 @@ from typing import Any
 
 import requests
 
-from klear.configs.settings.evaluation import LEARNING_CURVE
-from klear.tasks.tracking.mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
-from klear.training.layout import METRICS, SHOWN, read_lines
+from ...configs.settings.evaluation import LEARNING_CURVE
+from ...training.layout import METRICS, SHOWN, read_lines
+from .mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}
 """How long the end of a run waits for what is still to be told, by how the run ended."""

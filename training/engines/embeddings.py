@@ -15,10 +15,10 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch.nn.functional import normalize
 from transformers import AutoConfig, AutoModel
 
-from klear.training.engines.endpoint import NO_KEY
-from klear.training.engines.interface import EngineError
-from klear.training.engines.local_model import positions_of
-from klear.training.models import NO_CODE, WEIGHTS, load_tokenizer
+from ..models import NO_CODE, WEIGHTS, load_tokenizer
+from .endpoint import NO_KEY
+from .interface import EngineError
+from .local_model import positions_of
 
 Embed = Callable[[Sequence[str]], np.ndarray]  # texts → unit rows, float32 [N, D]
 MOST_TOKENS = 512  # of a text: a longer one is compared by its beginning

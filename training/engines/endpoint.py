@@ -25,14 +25,14 @@ from typing import Any
 import httpx2
 import openai
 
-from klear.configs.settings.engines import MOST_REQUESTS, OMIT, EngineSettings, Parameter, Sampling
-from klear.eval.records import Sample
-from klear.eval.thinking import foreign_tags, name_tags
-from klear.training.engines.admission import MOST_TOLD_S, Admission, Ticket, seconds_to_wait
-from klear.training.engines.in_flight import InFlight
-from klear.training.engines.interface import Engine, EngineError, Request, ask_concurrently
-from klear.training.engines.refusals import Refusal, read_refusal
-from klear.training.engines.reply import BrokenReply, Reply
+from ...configs.settings.engines import MOST_REQUESTS, OMIT, EngineSettings, Parameter, Sampling
+from ...eval.records import Sample
+from ...eval.thinking import foreign_tags, name_tags
+from .admission import MOST_TOLD_S, Admission, Ticket, seconds_to_wait
+from .in_flight import InFlight
+from .interface import Engine, EngineError, Request, ask_concurrently
+from .refusals import Refusal, read_refusal
+from .reply import BrokenReply, Reply
 
 FATAL = {  # no waiting changes these; once answers came, a broken balancer may send one
     401: "the key is refused",

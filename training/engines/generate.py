@@ -20,11 +20,11 @@ from typing import Any
 
 import orjson
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import Sample
-from klear.training.engines.interface import Engine, EngineError, Key, Request
-from klear.training.launch.jobs import GenerateJob
-from klear.training.layout import SCRATCH, MetricsFile, ProgressFile
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...eval.records import Sample
+from ..launch.jobs import GenerateJob
+from ..layout import SCRATCH, MetricsFile, ProgressFile
+from .interface import Engine, EngineError, Key, Request
 
 SECONDS_PER_POINT = 2.0
 ENGINES = {

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import FinishReason, Sample
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...eval.records import FinishReason, Sample
 
 Key = tuple[str, int]  # problem id and index of a sample
 TICK_S = 1.0  # between looks at how many may be asked, where no answer comes

@@ -6,12 +6,12 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import Sample
-from klear.eval.thinking import foreign_tags, name_tags, with_think_tags
-from klear.training.engines.interface import Engine, EngineError, Request
-from klear.training.models import NO_CODE, load_tokenizer
-from klear.training.render import chat_format
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...eval.records import Sample
+from ...eval.thinking import foreign_tags, name_tags, with_think_tags
+from ..models import NO_CODE, load_tokenizer
+from ..render import chat_format
+from .interface import Engine, EngineError, Request
 
 
 class LocalModel(Engine):

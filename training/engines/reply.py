@@ -8,11 +8,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from klear.configs.settings.engines import EngineSettings
-from klear.eval.answers import THINK_CLOSE, THINK_OPEN, writable
-from klear.eval.records import FinishReason
-from klear.eval.thinking import parts_of, with_think_tags
-from klear.training.engines.refusals import read_refusal
+from ...configs.settings.engines import EngineSettings
+from ...eval.answers import THINK_CLOSE, THINK_OPEN, writable
+from ...eval.records import FinishReason
+from ...eval.thinking import parts_of, with_think_tags
+from .refusals import read_refusal
 
 INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
 FINISHES: dict[str, FinishReason] = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import Sample
-from klear.training.engines.interface import EngineError, Key, Request
-from klear.training.engines.local_model import LocalModel, yarn_parameters
-from klear.training.engines.sampler import ONE_THREAD_BELOW, sample
-from klear.training.models import load_model
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...eval.records import Sample
+from ..models import load_model
+from .interface import EngineError, Key, Request
+from .local_model import LocalModel, yarn_parameters
+from .sampler import ONE_THREAD_BELOW, sample
 
 
 class TransformersEngine(LocalModel):

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Any
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.eval.records import Sample
-from klear.training.engines.interface import EngineError, Request, ask_concurrently, require_vllm
-from klear.training.engines.local_model import LocalModel, yarn_parameters
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...eval.records import Sample
+from .interface import EngineError, Request, ask_concurrently, require_vllm
+from .local_model import LocalModel, yarn_parameters
 
 AT_ONCE = 1024  # requests in each copy of the model: enough that it never waits for us
 

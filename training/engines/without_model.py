@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from klear.configs.settings.engines import EngineSettings
-from klear.eval.families import by_example, countdown
-from klear.eval.judge.grades import Grade
-from klear.eval.records import FinishReason, Rejected, Sample, problem_id
-from klear.eval.row_files import Row, find_files, read_rows
-from klear.eval.thinking import with_think_tags
-from klear.training.engines.interface import Engine, EngineError, Request
+from ...configs.settings.engines import EngineSettings
+from ...eval.families import by_example, countdown
+from ...eval.judge.grades import Grade
+from ...eval.records import FinishReason, Rejected, Sample, problem_id
+from ...eval.row_files import Row, find_files, read_rows
+from ...eval.thinking import with_think_tags
+from .interface import Engine, EngineError, Request
 
 FAMILIES = (countdown, by_example)
 

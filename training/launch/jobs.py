@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from klear.configs.settings.engines import EngineSettings, Sampling
-from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from klear.eval.records import Record
+from ...configs.settings.engines import EngineSettings, Sampling
+from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
+from ...eval.records import Record
 
 
 class _Job(Record):

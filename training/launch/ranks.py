@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from klear.training.layout import LOGS
+from ..layout import LOGS
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.2

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from dotenv import load_dotenv
 
-from klear.configs.files import replace_text
-from klear.training.launch.jobs import JOB, GenerateJob, Job, RLJob, SFTJob
-from klear.training.launch.ranks import join_run, processes_here, rank, world_size
-from klear.training.layout import RESULT
+from ...configs.files import replace_text
+from ..layout import RESULT
+from .jobs import JOB, GenerateJob, Job, RLJob, SFTJob
+from .ranks import join_run, processes_here, rank, world_size
 
 WORK = {
     "base": "klear.training.base:create_base",

@@ -13,9 +13,9 @@ import yaml
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
-from klear.configs.settings.training import READ_BY, LossShape, RLSettings, refuse_unread
-from klear.training.callbacks import in_trls_words
-from klear.training.losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
+from ...configs.settings.training import READ_BY, LossShape, RLSettings, refuse_unread
+from ..callbacks import in_trls_words
+from ..losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
 """Those of GRPOConfig that are not taken as they are."""

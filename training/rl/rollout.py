@@ -9,8 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from klear.training.packing import length_groups
-from klear.training.rl.config import GPPOConfig
+from ..packing import length_groups
+from .config import GPPOConfig
 
 
 class Processes:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from klear.training.losses import Advantages, Clip, Correction, importance_ratio
-from klear.training.rl.off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
-from klear.training.rl.rollout import MicroBatch, Processes, Rollout
+from ..losses import Advantages, Clip, Correction, importance_ratio
+from .off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
+from .rollout import MicroBatch, Processes, Rollout
 
 
 @dataclass

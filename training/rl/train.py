@@ -14,26 +14,26 @@ from datasets import Dataset
 from pydantic import Field
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
-from klear.configs.files import replace_text
-from klear.configs.settings.judging import JudgeSettings
-from klear.configs.settings.training import RLSettings
-from klear.eval.answers import has_closed_think
-from klear.eval.judge.judge import Judge, withheld_apart
-from klear.eval.ray_cluster import on_cluster_wait
-from klear.eval.records import Problem, Record, Score, Verdict
-from klear.eval.tables import read_table, write_table
-from klear.training import layout, models
-from klear.training.callbacks import StableCheckpoints, begins_after, flush, train
-from klear.training.engines.local_model import positions_of
-from klear.training.engines.sampler import sample
-from klear.training.launch.jobs import RLJob
-from klear.training.launch.ranks import processes_here, world_size
-from klear.training.packing import rl_schedule
-from klear.training.render import ChatFormat, conversation
-from klear.training.rl.config import gppo_config
-from klear.training.rl.off_policy_counts import write_off_policy
-from klear.training.rl.statistics import RolloutRecord
-from klear.training.rl.trainer import GPPOTrainer
+from ...configs.files import replace_text
+from ...configs.settings.judging import JudgeSettings
+from ...configs.settings.training import RLSettings
+from ...eval.answers import has_closed_think
+from ...eval.judge.judge import Judge, withheld_apart
+from ...eval.ray_cluster import on_cluster_wait
+from ...eval.records import Problem, Record, Score, Verdict
+from ...eval.tables import read_table, write_table
+from .. import layout, models
+from ..callbacks import StableCheckpoints, begins_after, flush, train
+from ..engines.local_model import positions_of
+from ..engines.sampler import sample
+from ..launch.jobs import RLJob
+from ..launch.ranks import processes_here, world_size
+from ..packing import rl_schedule
+from ..render import ChatFormat, conversation
+from .config import gppo_config
+from .off_policy_counts import write_off_policy
+from .statistics import RolloutRecord
+from .trainer import GPPOTrainer
 
 UNCLOSED = "not begun with one closed think block"
 SHOWN = 400  # characters of either end of an answer
@@ -351,7 +351,7 @@ def build_trainer(
         rollout_func=ours if s.engine == "transformers" else None,
     )
     if s.engine == "vllm_colocate" and not trainer.use_vllm:
-        from klear.training.rl.vllm_on_cpu import VLLMOnCPU
+        from .vllm_on_cpu import VLLMOnCPU
 
         trainer.rollout_func = VLLMOnCPU(model, trainer.args)
     return trainer

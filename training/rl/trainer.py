@@ -28,15 +28,15 @@ from trl.data_utils import is_conversational
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import get_config_model_id
 
-from klear.training import losses
-from klear.training.callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
-from klear.training.models import gradients_in_fp32, packing_mistake, unchanged_weights
-from klear.training.packing import prompt_order
-from klear.training.render import ChatFormat, prefill_of
-from klear.training.rl.config import GPPOConfig
-from klear.training.rl.off_policy_counts import Table, headline
-from klear.training.rl.rollout import MicroBatch, Processes, Rollout, Update, plan_updates
-from klear.training.rl.statistics import RolloutRecord, TokenStatistics
+from .. import losses
+from ..callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
+from ..models import gradients_in_fp32, packing_mistake, unchanged_weights
+from ..packing import prompt_order
+from ..render import ChatFormat, prefill_of
+from .config import GPPOConfig
+from .off_policy_counts import Table, headline
+from .rollout import MicroBatch, Processes, Rollout, Update, plan_updates
+from .statistics import RolloutRecord, TokenStatistics
 
 TEXT_ALONE = "GPPOTrainer trains on text alone"
 MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy

@@ -11,9 +11,9 @@ from trl.generation.vllm_generation import extract_logprobs
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.utils import ensure_master_addr_port
 
-from klear.training.engines.interface import require_vllm
-from klear.training.launch.ranks import rank, world_size
-from klear.training.models import policy_on_each
+from ..engines.interface import require_vllm
+from ..launch.ranks import rank, world_size
+from ..models import policy_on_each
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 

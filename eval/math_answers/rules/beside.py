@@ -7,10 +7,10 @@ beside a matrix, and else a set of sets. Text in, text out.
 
 import re
 
-from klear.eval.math_answers.plain import in_latex
-from klear.eval.math_answers.rules.rules import Rule
-from klear.eval.math_answers.spelling import spell
-from klear.eval.math_answers.words import TEXT, unit_named, unit_ratio
+from ..plain import in_latex
+from ..spelling import spell
+from ..words import TEXT, unit_named, unit_ratio
+from .rules import Rule
 
 Pair = tuple[str, str]
 

@@ -1,11 +1,11 @@
 """How both sides are read before any rule compares them: a step for every way to write a value."""
 
-from klear.eval.math_answers.functions import cut_out
-from klear.eval.math_answers.numerals import in_digits
-from klear.eval.math_answers.plain import in_latex
-from klear.eval.math_answers.rules.rules import Rule
-from klear.eval.math_answers.spelling import spell
-from klear.eval.math_answers.verify import spell_both, stated
+from ..functions import cut_out
+from ..numerals import in_digits
+from ..plain import in_latex
+from ..spelling import spell
+from ..verify import spell_both, stated
+from .rules import Rule
 
 READINGS = (
     # The gold alone: a worked solution is the answer it states.

@@ -11,12 +11,12 @@ from typing import Any
 
 import sympy
 
-from klear.eval.math_answers import forms
-from klear.eval.math_answers.forms import form_of, is_name
-from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse
-from klear.eval.math_answers.rules.rules import Context, Rule, first_decision
-from klear.eval.math_answers.rules.shapes import same_elements, value_of
-from klear.eval.math_answers.words import TEXT
+from .. import forms
+from ..forms import form_of, is_name
+from ..formulas import TooCostly, Unreadable, parse
+from ..words import TEXT
+from .rules import Context, Rule, first_decision
+from .shapes import same_elements, value_of
 
 OF_REGIONS = re.compile(r"<|>|\\(?:le|ge|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
 _MOST_INTERVALS = 20

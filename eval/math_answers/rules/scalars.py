@@ -3,11 +3,11 @@ r"""Rules for single answers: words and numbers, ratios, arrows, formulas, equat
 import re
 from contextlib import suppress
 
-from klear.eval.math_answers import forms, verify
-from klear.eval.math_answers.forms import equation_sides, form_of, is_name, split_top
-from klear.eval.math_answers.formulas import TooCostly, Unreadable, parse, same_equation, same_value
-from klear.eval.math_answers.rules.rules import Context, Rule
-from klear.eval.math_answers.words import TEXT
+from .. import forms, verify
+from ..forms import equation_sides, form_of, is_name, split_top
+from ..formulas import TooCostly, Unreadable, parse, same_equation, same_value
+from ..words import TEXT
+from .rules import Context, Rule
 
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")
 _RATIO = re.compile(r"[^:]+(?::[^:]+)+")

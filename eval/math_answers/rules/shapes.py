@@ -2,9 +2,9 @@ r"""Rules for answers of several parts: lists, sets, tuples, intervals by bracke
 
 import string
 
-from klear.eval.math_answers.forms import Form, equation_sides, form_of, is_name
-from klear.eval.math_answers.formulas import Unreadable
-from klear.eval.math_answers.rules.rules import Context, Rule
+from ..forms import Form, equation_sides, form_of, is_name
+from ..formulas import Unreadable
+from .rules import Context, Rule
 
 _MOST_PIECES = 60
 _LISTS = {"list", "set", "scalar"}

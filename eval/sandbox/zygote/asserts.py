@@ -21,8 +21,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from klear.eval.sandbox.zygote import values
-from klear.eval.sandbox.zygote.roles import Process, call_with, function_of
+from . import values
+from .roles import Process, call_with, function_of
 
 PROGRAM_RAISED = 3  # exit status of the tests' process when the program, not an assertion, failed
 CANNOT_CROSS = 4  # … when the tests hand over what only exists in their own process

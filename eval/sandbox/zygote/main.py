@@ -33,10 +33,10 @@ import time
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from klear.eval.sandbox.zygote import asserts as zygote_asserts
-from klear.eval.sandbox.zygote import roles as zygote_roles
-from klear.eval.sandbox.zygote import values as zygote_values
-from klear.eval.sandbox.zygote.roles import Process
+from . import asserts as zygote_asserts
+from . import roles as zygote_roles
+from . import values as zygote_values
+from .roles import Process
 
 _MAX_MESSAGE = 1 << 17
 _ANCILLARY = _socket.CMSG_SPACE(16 * 4)

@@ -27,7 +27,7 @@ import types
 from collections.abc import Callable, ItemsView, KeysView, ValuesView
 from typing import Any
 
-from klear.eval.sandbox.zygote import values
+from . import values
 
 _STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
 _STAR += " functools operator io sys json builtins typing"

@@ -1,0 +1,1 @@
+"""This folder is the package `klear`: `.package/klear` is the link that the name is found by."""
