@@ -19,13 +19,13 @@ from ..configs.settings.ablation import Ablation, ablations, load_ablation
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.ablation.ablate import AblateSettings, ablate
+from ..tasks.engine.progress import Plain, chosen_display
+from ..tasks.engine.run import Run, run_context
+from ..tasks.engine.scheduler import Node, run_graph
+from ..tasks.observe.prefect_states import ends_cancelled
 from ..tasks.report.run_story import PlannedStage
-from ..tasks.stage.graph import Node, run_graph
-from ..tasks.stage.progress import Plain, chosen_display
-from ..tasks.stage.run import Run, run_context
 from ..tasks.store.care import ABLATE
 from ..tasks.store.store import Artifact, Store
-from ..tasks.tracking.prefect_states import ends_cancelled
 from ..training.sizing import Fit, refuse
 from .pipeline import publish_plan, publish_report, run_spec
 from .plan import Plan, plan

@@ -17,13 +17,13 @@ from prefect.runtime import flow_run
 from ..configs.loading import differences
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
+from ..tasks.engine.run import Run, RunSpec, run_context
+from ..tasks.observe.log_result import log_complete
+from ..tasks.observe.run_tracker import tags_of
 from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
-from ..tasks.stage.run import Run, RunSpec, run_context
 from ..tasks.store.lineage import CompleteRun, note_complete
 from ..tasks.store.store import Artifact
-from ..tasks.tracking.log_result import log_complete
-from ..tasks.tracking.run_tracker import tags_of
 from .plan import Plan, plan, rows, summary
 from .stages import run_stages
 

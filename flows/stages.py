@@ -26,13 +26,13 @@ from ..tasks.data.collect import collect
 from ..tasks.data.decontaminate import decontaminate
 from ..tasks.data.dedup import dedup
 from ..tasks.data.filter_tests import filter_tests
+from ..tasks.engine.scheduler import Node, run_graph
+from ..tasks.engine.stage import Stage
 from ..tasks.models.evaluate import evaluate
 from ..tasks.models.train import base, rl, sft
+from ..tasks.observe.prefect_states import is_worker_run, settle_approval
 from ..tasks.report.report import report
-from ..tasks.stage.graph import Node, run_graph
-from ..tasks.stage.stage import Stage
 from ..tasks.store.store import Artifact
-from ..tasks.tracking.prefect_states import is_worker_run, settle_approval
 from ..training.sizing import refuse
 
 WEEK_S = 7 * 24 * 3600

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from klear.tasks.stage import graph
+from klear.tasks.engine import scheduler
 
 settings.register_profile("klear", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("klear")
@@ -48,7 +48,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def pass_an_hour() -> None:
         now[0] += 3600
 
-    monkeypatch.setattr(graph, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return pass_an_hour
 
 

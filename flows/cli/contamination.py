@@ -60,7 +60,7 @@ def contamination(
     from ...tasks.data.near_misses import PAGE as NEAR_PAGE
     from ...tasks.data.near_misses import near_misses
     from ...tasks.data.overlaps import PAGE, count_by_source
-    from ...tasks.stage.run import Run, active
+    from ...tasks.engine.run import Run, active
     from ...tasks.store.shared import open_store
     from ...training.engines.interface import EngineError
     from .run import Terminal

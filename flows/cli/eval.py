@@ -27,7 +27,7 @@ from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.sources import Source
 from ...eval.row_files import SUFFIXES
 from ...eval.rows.reading import named_files, refuse_early, source_of
-from ...tasks.stage.child import ChildFailed
+from ...tasks.engine.child import ChildFailed
 from ...training.engines.interface import EngineError
 
 KEY = "OPENAI_API_KEY"  # the variable that holds an endpoint's key
@@ -75,9 +75,9 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
     """Compute what is not in the store yet, and print the scores."""
     from rich.console import Console
 
+    from ...tasks.engine.run import Run, active
     from ...tasks.models import any_model
     from ...tasks.report.results import read_results
-    from ...tasks.stage.run import Run, active
     from ...tasks.store.shared import open_store
     from .run import Terminal
 

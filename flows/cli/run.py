@@ -23,8 +23,8 @@ from ...configs.loading import load_profile, run_name
 from ...configs.machine import load_machine
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.pipeline import Pipeline, StageName
+from ...tasks.engine.progress import Outcome, Plain, chosen_display, figure_of
 from ...tasks.report.run_story import duration
-from ...tasks.stage.progress import Outcome, Plain, chosen_display, figure_of
 from ..servers.servers import ServersError, why_down
 
 _MARK = {
@@ -76,7 +76,7 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     """
     settings = options.settings_of(profile)
     store = prepare_plan()
-    from ...tasks.stage.run import Run
+    from ...tasks.engine.run import Run
     from ..plan import plan, print_plan
 
     force = frozenset(options.force)
@@ -255,7 +255,7 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
 
-        from ...tasks.tracking.prefect_states import CTRL_C
+        from ...tasks.observe.prefect_states import CTRL_C
 
         said = str(error) or type(error).__name__
         if isinstance(error, Pause):

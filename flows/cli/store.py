@@ -11,8 +11,8 @@ from cyclopts.validators import Number
 from ...configs.machine import Machine, load_machine
 from ...configs.settings.explain import nearest
 from ...configs.settings.pipeline import STAGES
+from ...tasks.engine.progress import number
 from ...tasks.report.run_story import duration, size
-from ...tasks.stage.progress import number
 from ...tasks.store.care import damaged, remove, waste
 from ...tasks.store.lineage import AVERAGE, EVALUATION, ancestors, find_named, results, scores_of
 from ...tasks.store.shared import SharedStore, open_store

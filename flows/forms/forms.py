@@ -29,13 +29,13 @@ from ...configs.machine import load_machine
 from ...configs.settings.base import first_few, flat, key_of, read_catalogue, short
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.pipeline import Pipeline, StageName
+from ...tasks.engine.progress import number
+from ...tasks.engine.run import run_context
+from ...tasks.observe.prefect_states import ends_cancelled
 from ...tasks.report.page import literal, with_inline_plots
-from ...tasks.stage.progress import number
-from ...tasks.stage.run import run_context
 from ...tasks.store.lineage import LATEST, as_of, begins, family, mixtures
 from ...tasks.store.shared import open_store
 from ...tasks.store.store import Artifact, Manifest, Store
-from ...tasks.tracking.prefect_states import ends_cancelled
 from ..pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
 from ..plan import plan
 from ..stages import calls, compute_one

@@ -30,8 +30,8 @@ import psutil
 
 from ...configs.files import locked, replace_text
 from ...configs.machine import MLFLOW_AUTH, Machine, Postgres, load_machine, server_environment
-from ...tasks.stage.graph import log_tail
-from ...tasks.stage.supervise import descendants, is_alive
+from ...tasks.engine.scheduler import log_tail
+from ...tasks.engine.supervise import descendants, is_alive
 
 TAG = "klear"
 START_TIMEOUT_S = 300.0

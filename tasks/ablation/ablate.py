@@ -16,11 +16,11 @@ from ...configs.settings.evaluation import LEARNING_CURVE
 from ...eval.records import Record
 from ...training.layout import METRICS, kept_models
 from ...training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
+from ..engine.progress import title_of
+from ..engine.stage import Metrics, stage
 from ..report.page import Figure, Page, render
 from ..report.plots import Series, curve_plot
 from ..report.results import ACCURACY, answers_of, curves_of, means_of, read_results
-from ..stage.progress import title_of
-from ..stage.stage import Metrics, stage
 from ..store.care import ABLATE_VERSION
 from ..store.store import Artifact
 from . import effects

@@ -13,7 +13,7 @@ from ...configs.settings.data import DifficultySettings
 from ...eval.records import Domain, Problem, PublishedRate, Record, Score
 from ...eval.tables import TableWriter, count_rows, read_table
 from ..data.sources import PASS_RATES
-from ..stage.stage import Metrics, stage
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 
 Label = Literal["easy", "hard", "unrated"]

@@ -32,11 +32,11 @@ from ...training.engines.interface import EngineError, Request, request_seed
 from ...training.engines.without_model import mapped_text, recordings
 from ...training.launch.jobs import GenerateJob
 from ..data.sources import TRACES
-from ..stage.child import ChildFailed, run_child
-from ..stage.progress import report
-from ..stage.stage import Metrics, stage
+from ..engine.child import ChildFailed, run_child
+from ..engine.progress import report
+from ..engine.stage import Metrics, stage
+from ..observe.prefect_states import ApprovalRequired
 from ..store.store import SCRATCH, Artifact
-from ..tracking.prefect_states import ApprovalRequired
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 PILOT_PROMPTS = 20

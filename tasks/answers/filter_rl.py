@@ -12,7 +12,7 @@ from ...eval.golds import chance_of_guessing, tail, unjudgeable
 from ...eval.records import NO_GOLD, Problem
 from ...eval.tables import read_table
 from ..data.split_rows import split_rows
-from ..stage.stage import Metrics, stage
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 from .difficulty import Tally, published_among, tallies_of
 

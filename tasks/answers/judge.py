@@ -12,8 +12,8 @@ from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.judge.ends import by_its_end, judged_text
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.tables import Lookup, TableWriter, column, read_table
-from ..stage.progress import report
-from ..stage.stage import Metrics, stage
+from ..engine.progress import report
+from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
 
 if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached run has no use for

@@ -17,8 +17,8 @@ from ...eval.answers import after_think, has_closed_think
 from ...eval.records import Domain, Example, Rejected, Sample, Score
 from ...eval.tables import TableWriter, count_rows, read_table, row_groups
 from ..data.words import alnum_words
-from ..stage.progress import report
-from ..stage.stage import Metrics, stage
+from ..engine.progress import report
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 from .difficulty import Difficulty, Label
 

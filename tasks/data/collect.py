@@ -16,8 +16,8 @@ from pathlib import Path
 from ...configs.settings.sources import CollectSettings
 from ...eval.records import Rejected
 from ...eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
-from ..stage.parts import computed_parts
-from ..stage.stage import Metrics, stage
+from ..engine.parts import computed_parts
+from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH
 from .sources import (
     COUNTS,

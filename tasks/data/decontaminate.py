@@ -9,8 +9,8 @@ import orjson
 
 from ...configs.settings.data import DecontaminateSettings
 from ...eval.tables import ArrowWriter, row_groups
-from ..stage.parts import computed_parts
-from ..stage.stage import Metrics, stage
+from ..engine.parts import computed_parts
+from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
 from .overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
 from .split_rows import split_rows, table_parts

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from ...configs.settings.data import DedupSettings
 from ...eval.tables import row_groups
-from ..stage.parts import computed_parts
-from ..stage.stage import Metrics, stage
+from ..engine.parts import computed_parts
+from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
 from .split_rows import split_rows, table_parts
 

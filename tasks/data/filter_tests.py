@@ -7,8 +7,8 @@ from typing import Any
 from ...configs.settings.data import FilterTestsSettings
 from ...eval.records import NO_GOLD, CallCase, Problem, Rejected, TestSuite
 from ...eval.tables import TableWriter, count_rows, read_table
-from ..stage.progress import report
-from ..stage.stage import Metrics, stage
+from ..engine.progress import report
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 
 

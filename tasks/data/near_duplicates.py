@@ -19,7 +19,7 @@ from numba import types
 
 from ...configs.settings.data import DedupSettings
 from ...eval.records import normalise_prompt
-from ..stage.progress import report
+from ..engine.progress import report
 from .split_rows import TablePart
 from .text_columns import BYTES, PLACES, SPACE, buffers, compiled
 

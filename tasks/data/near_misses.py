@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from ...configs.settings.data import HASHING, NearMissSettings
 from ...eval.records import Record
 from ...eval.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
+from ..engine.parts import computed_parts
+from ..engine.stage import Metrics, stage
 from ..report.page import Page, render
-from ..stage.parts import computed_parts
-from ..stage.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
 from .overlaps import COLUMNS, LEAK_COVERAGE, shortened
 from .split_rows import TablePart, table_parts

@@ -24,7 +24,7 @@ from ...eval.rows.fields import BadField, field_of, text_of
 from ...eval.rows.reading import numbered, read_row
 from ...eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
 from ...eval.tables import TableWriter
-from ..stage.progress import report
+from ..engine.progress import report
 from .generated import generated_problems
 
 ROWS_PER_REPORT = 500

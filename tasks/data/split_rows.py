@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ...eval.records import Problem, Rejected
 from ...eval.tables import ArrowWriter, TableWriter, to_records
-from ..stage.progress import report
+from ..engine.progress import report
 
 END = sys.maxsize, ""
 """After the last of the rows that go."""

@@ -23,8 +23,8 @@ from ...training.layout import chat_file
 from ..answers.distill import api_key
 from ..data.collect import SOURCES, collect
 from ..data.sources import why_not
+from ..engine.stage import Metrics, stage
 from ..report.page import render_text
-from ..stage.stage import Metrics, stage
 from ..store.store import Artifact, content_digest, scan
 from .evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 

@@ -42,9 +42,9 @@ from ...training.engines.interface import EngineError, Key, Request, request_see
 from ...training.layout import StepLines, chat_file, kept_model, kept_models, read_lines
 from ..answers.distill import ask
 from ..answers.judge import score_table
+from ..engine.run import package_versions
+from ..engine.stage import Metrics, stage
 from ..report.results import ACCURACY, RESULTS_FILE, answers_of, means_of, read_results
-from ..stage.run import package_versions
-from ..stage.stage import Metrics, stage
 from ..store.store import LOGS, SCRATCH, Artifact
 
 MEASURES = {

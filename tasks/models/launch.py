@@ -26,8 +26,8 @@ from ...configs.machine import load_machine
 from ...configs.settings.topology import Launch
 from ...eval.ray_cluster import code_digest, join, same_code
 from ...training.layout import CHECKPOINTS, LOGS, SCRATCH, ProgressFile, latest, number_of
-from ..stage.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
-from ..stage.graph import log_tail
+from ..engine.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
+from ..engine.scheduler import log_tail
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself

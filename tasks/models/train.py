@@ -11,8 +11,8 @@ from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSetti
 from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.tables import column
 from ...training.launch.jobs import BaseJob, RLJob, SFTJob
-from ..stage.child import run_child
-from ..stage.stage import Metrics, stage
+from ..engine.child import run_child
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 from .launch import run_launched
 

@@ -24,9 +24,9 @@ from ...training.engines.generate import cost_of, is_local
 from ...training.layout import PROGRESS
 from ...training.sizing import facts_of_base, facts_of_model
 from ..data.sources import GOLDS
+from ..engine.run import Run
+from ..engine.stage import Stage
 from ..report.run_story import PlannedStage
-from ..stage.run import Run
-from ..stage.stage import Stage
 from ..store.hardware import cores, gpus, split, this_machine
 from ..store.store import Artifact
 from .work import Known, PastResult, StoreHistory, Work, kind_of

@@ -19,9 +19,9 @@ from ...eval.records import Problem, Sample, Score
 from ...eval.tables import column, count_rows, read_table
 from ...training.layout import ALARM, METRICS, NO_LESSON
 from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
-from ..stage.progress import title_of
-from ..stage.run import story_of_this_run
-from ..stage.stage import Metrics, stage
+from ..engine.progress import title_of
+from ..engine.run import story_of_this_run
+from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 from .page import TEMPLATES, Figure, Page, render
 from .plots import Series, curve_plot

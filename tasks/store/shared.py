@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from ...configs.machine import Machine
 from ...configs.settings.explain import ConfigError
-from ..stage.progress import report
+from ..engine.progress import report
 from .store import (
     MANIFEST,
     About,

@@ -24,7 +24,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator
 from ...configs.files import locked
 from ...eval.records import Record
 from ...training.layout import LOGS, SCRATCH
-from ..stage.progress import report
+from ..engine.progress import report
 
 MANIFEST = "manifest.json"
 

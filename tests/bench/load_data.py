@@ -26,8 +26,8 @@ from klear.flows.cli.store import store_lines
 from klear.flows.plan import plan
 from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.dedup import dedup
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.store import care, lineage
 from klear.tasks.store.store import Artifact, Store
 from klear.training.engines.generate import Journal, journal_path

@@ -82,7 +82,7 @@ def _cpu_and_memory(processes: Iterable[psutil.Process]) -> tuple[float, int]:
 
 def mlflow(points: int) -> dict[str, float]:
     """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
-    from klear.tasks.tracking.run_tracker import StageLog, Tracker
+    from klear.tasks.observe.run_tracker import StageLog, Tracker
 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
         tracker = Tracker(uri, "load")

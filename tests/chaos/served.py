@@ -27,7 +27,7 @@ from klear.eval.families import countdown
 from klear.eval.records import Problem, Sample
 from klear.eval.tables import read_table, write_table
 from klear.tasks.answers.distill import distill
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Artifact, Store
 from klear.training.engines.interface import EngineError
 

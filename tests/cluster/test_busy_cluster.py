@@ -15,10 +15,10 @@ from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
 from klear.eval.ray_cluster import BUSY, join
 from klear.eval.records import Problem
+from klear.tasks.engine.parts import computed_parts
+from klear.tasks.engine.progress import listening
+from klear.tasks.engine.scheduler import watched
 from klear.tasks.models import launch
-from klear.tasks.stage.graph import watched
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.progress import listening
 from tests.cluster import parts_of_tests as work
 
 pytestmark = pytest.mark.system

@@ -12,7 +12,7 @@ from psutil import Process
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.stages import run_stages
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
 pytestmark = pytest.mark.system

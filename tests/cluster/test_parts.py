@@ -15,9 +15,9 @@ from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 from klear.eval.sandbox import MachineUnfit
-from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
-from klear.tasks.stage.parts import computed_parts
-from klear.tasks.stage.progress import listening
+from klear.tasks.engine.parts import computed_parts
+from klear.tasks.engine.progress import listening
+from klear.tasks.engine.scheduler import Node, Stalled, run_graph, watched
 from tests.cluster import parts_of_tests as work
 
 
@@ -130,7 +130,7 @@ LOCKS = ("requirements-cpu.lock", "requirements-gpu.lock")
         ("configs/catalogue/catalogue.toml", True),
         ("configs/accelerate/ddp.yaml", True),
         ("eval/benchmarks/errata.jsonl", True),
-        ("tasks/stage/parts.py", True),
+        ("tasks/engine/parts.py", True),
         ("configs/profiles/tiny.yaml", False),  # only the machine that asks reads these
         ("tasks/report/templates/page.css", False),
     ],

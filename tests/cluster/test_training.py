@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from klear.configs.settings.topology import Launch
 from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
+from klear.tasks.engine.child import ChildFailed
 from klear.tasks.models import launch
-from klear.tasks.stage.child import ChildFailed
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.layout import CHECKPOINTS, latest
 from tests.training.conftest import small_examples, small_files, small_problems

@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 from klear.configs.settings.base import Settings
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.tasks.data.collect import collect
+from klear.tasks.engine.progress import Plain
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.report.page import Page, literal
-from klear.tasks.stage.progress import Plain
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, Store
 
 PROBLEMS = 40

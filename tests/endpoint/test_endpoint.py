@@ -271,7 +271,7 @@ from pathlib import Path
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.tasks.answers.distill import distill
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Artifact, Store
 from klear.training.engines import admission, endpoint
 

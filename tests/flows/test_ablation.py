@@ -19,9 +19,9 @@ from klear.flows import ablation
 from klear.flows.ablation import cells, plan_ablation
 from klear.flows.plan import assumptions, summary
 from klear.flows.stages import calls
+from klear.tasks.engine.child import ChildFailed
+from klear.tasks.engine.run import Run
 from klear.tasks.models import train
-from klear.tasks.stage.child import ChildFailed
-from klear.tasks.stage.run import Run
 from klear.tasks.store.store import Store
 from klear.training.launch.jobs import RLJob
 

@@ -18,7 +18,7 @@ from klear.flows.cli import run, store
 from klear.flows.cli.main import COMMANDS, main
 from klear.flows.cli.run import Terminal
 from klear.flows.stages import approve_all
-from klear.tasks.stage.progress import WORDS, figure_of
+from klear.tasks.engine.progress import WORDS, figure_of
 from klear.tasks.store.shared import StoreUnreachable
 
 pytestmark = pytest.mark.usefixtures("own_home")

@@ -15,7 +15,7 @@ import pytest
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.stages import calls, compute
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
 RECORDED = Path(__file__).with_name("digests.json")

@@ -13,7 +13,7 @@ from klear.configs.loading import load_profile
 from klear.eval.records import Example, Problem, Sample, problem_id
 from klear.eval.tables import read_table
 from klear.flows.stages import run_stages
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
 PROBLEMS = 20  # of each source

@@ -11,11 +11,11 @@ from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
 from klear.flows.plan import Plan, critical_path, plan, rows, summary
 from klear.flows.stages import run_stages
+from klear.tasks.engine.run import Run, active
 from klear.tasks.models.train import local_model
 from klear.tasks.planning.source_rows import CHAT_TOKENS
 from klear.tasks.report.page import literal
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.run import Run, active
 from klear.tasks.store.store import Store
 from klear.training.sizing import DoesNotFit
 

@@ -29,7 +29,7 @@ import json, sys
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
 from klear.flows.stages import calls, compute, needed
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
 with active(Run(store=Store(load_machine().home / "store"))):

@@ -36,7 +36,7 @@ from klear.flows.servers.servers import (
     stop,
     up,
 )
-from klear.tasks.stage.supervise import descendants, is_alive
+from klear.tasks.engine.supervise import descendants, is_alive
 
 
 def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:

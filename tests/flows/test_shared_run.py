@@ -31,8 +31,8 @@ from pathlib import Path
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
 from klear.flows.stages import run_stages
-from klear.tasks.stage.progress import Plain
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.progress import Plain
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.shared import open_store
 
 class Told(Plain):

@@ -10,7 +10,7 @@ import pytest
 from processes import free_ports
 
 from klear.flows.cli.main import main
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.care import damaged, remove, waste
 from klear.tasks.store.lineage import results
 from klear.tasks.store.shared import SharedStore

@@ -22,7 +22,7 @@ from prefect import Task, flow
 from prefect.events.clients import PrefectEventsClient
 from prefect.runtime import flow_run, task_run
 from prefect.states import Completed
-from klear.tasks.tracking.prefect_states import settle_task_runs
+from klear.tasks.observe.prefect_states import settle_task_runs
 
 connect = PrefectEventsClient._reconnect
 

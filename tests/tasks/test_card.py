@@ -12,8 +12,8 @@ from klear.configs.settings.base import Settings
 from klear.eval.records import Problem, Rejected, Sample
 from klear.eval.tables import write_table
 from klear.tasks.data.split_rows import split_rows
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, Store
 from tests.tasks.pages_by_hand import Elements, table_rows
 

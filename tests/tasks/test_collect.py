@@ -21,7 +21,7 @@ from klear.eval import row_files
 from klear.eval.records import Problem, Rejected
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
-from klear.tasks.stage.run import Run
+from klear.tasks.engine.run import Run
 from klear.tasks.store.store import Store, content_digest, scan
 from klear.tests.bench.bench_streaming import run as stage_in_a_place
 from klear.tests.bench.bench_streaming import write

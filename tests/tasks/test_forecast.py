@@ -15,12 +15,12 @@ from klear.configs.settings.topology import Assumptions, Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from klear.tasks.answers.distill import distill
 from klear.tasks.answers.judge import judge
+from klear.tasks.engine.stage import Stage
 from klear.tasks.models.evaluate import evaluate
 from klear.tasks.models.train import rl, sft
 from klear.tasks.planning.plan import Forecaster
 from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.stage import Stage
 from klear.tasks.store.hardware import gpus, split, this_machine
 from klear.tasks.store.store import Artifact, Store
 from klear.training.layout import METRICS, StepLines

@@ -20,8 +20,8 @@ from klear.configs.loading import load_profile
 from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.configs.settings.topology import Launch, Topology
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, with_launch
+from klear.tasks.engine.child import ChildFailed
 from klear.tasks.models import launch
-from klear.tasks.stage.child import ChildFailed
 from klear.training.launch import ranks
 from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
 from klear.training.layout import CHECKPOINTS, STABLE, MetricsFile, read_lines

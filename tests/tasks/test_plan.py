@@ -10,11 +10,11 @@ import pytest
 from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
 from klear.configs.settings.data import DedupSettings
 from klear.tasks.data.dedup import dedup
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.planning.plan import Planner
 from klear.tasks.planning.work import MOST_READ, StoreHistory
 from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
 from klear.tasks.store.store import Artifact, InputRef, Store
 from tests.tasks.manifests_by_hand import publish
 

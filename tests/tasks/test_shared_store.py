@@ -21,7 +21,7 @@ from gcp_storage_emulator.server import create_server
 
 from klear.configs.settings.explain import ConfigError
 from klear.flows.cli.main import main
-from klear.tasks.stage.run import Run, active
+from klear.tasks.engine.run import Run, active
 from klear.tasks.store.care import damaged
 from klear.tasks.store.lineage import begins, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from klear.configs.settings.topology import Launch
+from klear.tasks.engine.child import run_child, start_supervised
 from klear.tasks.models.launch import command_of
-from klear.tasks.stage.child import run_child, start_supervised
 from klear.training import layout
 from klear.training.launch.jobs import SFTJob
 from tests.training.killed_child import SFT

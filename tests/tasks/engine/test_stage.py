@@ -17,13 +17,9 @@ from prefect import states
 
 from klear.configs.settings.base import Runtime, Settings
 from klear.configs.settings.evaluation import ReportSettings
-from klear.tasks.report.report import report as report_stage
-from klear.tasks.report.report import summary_text
-from klear.tasks.report.run_story import PlannedStage
-from klear.tasks.stage import run as module
-from klear.tasks.stage.graph import Node, Stalled, run_graph
-from klear.tasks.stage.progress import report
-from klear.tasks.stage.run import (
+from klear.tasks.engine import run as module
+from klear.tasks.engine.progress import report
+from klear.tasks.engine.run import (
     Run,
     RunSpec,
     RunState,
@@ -32,12 +28,16 @@ from klear.tasks.stage.run import (
     run_context,
     story_of_this_run,
 )
-from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.engine.scheduler import Node, Stalled, run_graph
+from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.observe import prefect_states, run_tracker
+from klear.tasks.observe.prefect_states import mark_crashed
+from klear.tasks.observe.run_tracker import StageLog
+from klear.tasks.report.report import report as report_stage
+from klear.tasks.report.report import summary_text
+from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking import prefect_states, run_tracker
-from klear.tasks.tracking.prefect_states import mark_crashed
-from klear.tasks.tracking.run_tracker import StageLog
 
 
 class How(Runtime):

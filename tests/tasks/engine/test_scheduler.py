@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from klear.tasks.stage import graph
-from klear.tasks.stage.graph import Beat, Node, Stalled, run_graph, stalled, watched
+from klear.tasks.engine import scheduler
+from klear.tasks.engine.scheduler import Beat, Node, Stalled, run_graph, stalled, watched
 
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "cores", lambda: 2)
+    monkeypatch.setattr(scheduler, "cores", lambda: 2)
 
 
 def hang() -> str:
@@ -142,7 +142,7 @@ def fail(error: BaseException) -> None:
     ],
 )
 def test_a_clean_up_that_fails_or_hangs_hides_no_stall(clean_up, monkeypatch, silence):
-    monkeypatch.setattr(graph, "GRACE_S", 0.5)
+    monkeypatch.setattr(scheduler, "GRACE_S", 0.5)
 
     def work(beat: Beat) -> None:
         beat("step 3")

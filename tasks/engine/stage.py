@@ -30,15 +30,15 @@ from ...configs.settings.base import Settings, key_of
 from ...configs.settings.judging import JudgeSettings
 from ...eval.judge.grades import GRADED
 from ...training.layout import finite_metrics, resuming
+from ..observe.log_result import log_result
+from ..observe.prefect_states import ApprovalRequired, is_worker_run, waiting_state
+from ..observe.run_tracker import StageLog
 from ..report.card import write_card
 from ..store.hardware import this_machine
 from ..store.store import Artifact, InputRef, Manifest, file_sha256, stage_key
-from ..tracking.log_result import log_result
-from ..tracking.prefect_states import ApprovalRequired, is_worker_run, waiting_state
-from ..tracking.run_tracker import StageLog
-from .graph import Interrupted, watched
 from .progress import Listener, figure_of, listening
 from .run import Run, as_params, current_run, git_commit, package_versions
+from .scheduler import Interrupted, watched
 
 JUDGED = {"rollouts.parquet", "results.json"}
 """Files that make graded examples worth their seconds."""

@@ -46,7 +46,7 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     """The result of each by name, in the order of `graph`, which must name needs first.
 
     `at_once` beside each other (0: one a core), the first that is ready first; on the GPU they take
-    turns (`tasks/stage/child.py`). After an error nothing starts any more; what is under way ends,
+    turns (`tasks/engine/child.py`). After an error nothing starts any more; what is under way ends,
     so that no work is lost, then the error is raised. An interrupt of this thread (Cancel, Ctrl-C)
     interrupts what is under way, and is raised after `GRACE_S` at most.
     """

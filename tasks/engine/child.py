@@ -1,7 +1,7 @@
 """Runs a heavy job in its own process: on a free GPU, its output in a log, its progress passed on.
 
 The job travels as `<out>/.resume/job.json`; `python -m klear.training.launch.run_job JOB` reads it.
-Between them sits tasks/stage/supervise.py, which ends the whole tree when this process cancels,
+Between them sits tasks/engine/supervise.py, which ends the whole tree when this process cancels,
 fails or is killed.
 
 A GPU slot is an flock on a file that the whole process tree has open, so it is taken exactly as
@@ -23,8 +23,8 @@ from pydantic import BaseModel
 from ...configs.files import PACKAGE, locked, replace_text
 from ...configs.machine import load_machine
 from ...training.layout import LOGS, PROGRESS, RESULT, SCRATCH
-from .graph import log_tail
 from .progress import report
+from .scheduler import log_tail
 from .supervise import supervised
 
 POLL_S = 0.2

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from processes import eventually, output_of
 
-from klear.tasks.stage.graph import Node, Stalled, run_graph, watched
-from klear.tasks.stage.parts import computed_parts
+from klear.tasks.engine.parts import computed_parts
+from klear.tasks.engine.scheduler import Node, Stalled, run_graph, watched
 from tests.cluster import parts_of_tests as work
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
         import sys
         from pathlib import Path
         sys.path[:0] = {[str(ROOT / ".package"), str(ROOT)]!r}
-        from klear.tasks.stage.parts import computed_parts
+        from klear.tasks.engine.parts import computed_parts
         from tests.cluster.parts_of_tests import hang
 
         if __name__ == "__main__":
@@ -80,7 +80,7 @@ def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):
         import sys
         sys.path[0] = {str(ROOT / ".package")!r}
         from klear.tasks.data.near_duplicates import folded
-        from klear.tasks.stage.parts import worker_pool
+        from klear.tasks.engine.parts import worker_pool
         if __name__ == "__main__":
             with worker_pool(1) as pool:
                 print(pool.submit(folded, ["A b"]).result()[0].as_py())

@@ -16,12 +16,12 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from klear.configs.settings.base import Settings
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.observe import run_tracker
+from klear.tasks.observe.mlflow_client import Mlflow
+from klear.tasks.observe.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
 from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking import run_tracker
-from klear.tasks.tracking.mlflow_client import Mlflow
-from klear.tasks.tracking.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
 from klear.training.layout import METRICS, SHOWN
 
 

@@ -24,12 +24,12 @@ from prefect.runtime import flow_run as this_flow_run
 from ...configs.files import PACKAGE, replace_text
 from ...configs.machine import load_machine
 from ...configs.settings.base import first_few, flat
+from ..observe import prefect_states
+from ..observe.mlflow_client import PARENT_TAG, Mlflow, made_by
+from ..observe.run_tracker import Tracker, tags_of
 from ..report.run_story import PlannedStage, RunStory, StageOutcome
 from ..store.shared import open_store
 from ..store.store import Artifact, Store
-from ..tracking import prefect_states
-from ..tracking.mlflow_client import PARENT_TAG, Mlflow, made_by
-from ..tracking.run_tracker import Tracker, tags_of
 from .progress import Plain, chosen_display
 
 CONFIG_TAG = "klear.config"

@@ -19,11 +19,11 @@ from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.judge.grades import GRADED, read_graded
 from klear.eval.records import Problem, Rejected, Sample, Score
 from klear.eval.tables import write_table
-from klear.tasks.stage.run import Run, active
-from klear.tasks.stage.stage import Metrics, stage
+from klear.tasks.engine.run import Run, active
+from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.observe.log_result import _Result, log_complete
+from klear.tasks.observe.run_tracker import Tracker
 from klear.tasks.store.store import Artifact, Store
-from klear.tasks.tracking.log_result import _Result, log_complete
-from klear.tasks.tracking.run_tracker import Tracker
 from klear.training.layout import METRICS
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 

@@ -1,6 +1,6 @@
 """Runs a command and ends everything it started: when asked, or when the parent goes away.
 
-    python -I tasks/stage/supervise.py PARENT_PID GRACE_SECONDS -- COMMAND ...
+    python -I tasks/engine/supervise.py PARENT_PID GRACE_SECONDS -- COMMAND ...
 
 TERM or INT to the supervisor, or the death of PARENT_PID (even by SIGKILL), sends TERM to the
 whole tree, and KILL after the grace. The tree is the command, its descendants, and what they left

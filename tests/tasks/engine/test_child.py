@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.topology import Launch
-from klear.tasks.stage import supervise
-from klear.tasks.stage.child import WAITING, ChildFailed, gpu_slot, run_child
-from klear.tasks.stage.progress import listening
+from klear.tasks.engine import supervise
+from klear.tasks.engine.child import WAITING, ChildFailed, gpu_slot, run_child
+from klear.tasks.engine.progress import listening
 
 FAMILY = """
 import json, os, signal, subprocess, sys, time
@@ -110,7 +110,7 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, m
 def test_killing_the_parent_ends_the_whole_tree(tmp_path: Path, marked: Any) -> None:
     stage = (
         "import sys; from pathlib import Path; from klear.configs.settings.topology import Launch; "
-        "from klear.tasks.stage.child import run_child; command = [sys.executable, '-c']; "
+        "from klear.tasks.engine.child import run_child; command = [sys.executable, '-c']; "
         "run_child(Launch(), Path(sys.argv[1]), command=lambda _: command + sys.argv[2:])"
     )
     ready = tmp_path / "ready"
@@ -136,7 +136,7 @@ def test_the_job_travels_as_a_file_and_packages_are_found_from_any_folder(tmp_pa
 
 HOLDER = """
 import sys, time
-from klear.tasks.stage.child import gpu_slot
+from klear.tasks.engine.child import gpu_slot
 with gpu_slot() as held:
     import subprocess
     subprocess.Popen([sys.executable, "-S", "-c", "input()"], pass_fds=held)
