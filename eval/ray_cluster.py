@@ -26,7 +26,7 @@ from .sandbox import MachineUnfit
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
-    *("eval/sandbox/*.txt", "eval/math_answers/*.toml"),
+    *("eval/sandbox/*.txt", "eval/math_answers/notation/*.toml"),
     "requirements-[cg]pu.lock",
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""

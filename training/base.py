@@ -21,7 +21,7 @@ from transformers import (
 
 from ..configs.settings.training import BaseModelSettings
 from ..eval.records import Example
-from ..eval.tables import read_table
+from ..eval.records.tables import read_table
 from . import models, render
 from .launch.jobs import BaseJob
 from .layout import CHECKPOINT

@@ -20,7 +20,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN
-from ..eval.tables import column
+from ..eval.records.tables import column
 from . import layout, models
 from .callbacks import (
     FiniteCheckpoints,

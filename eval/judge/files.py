@@ -1,7 +1,7 @@
 """`klear judge`: answers from a file or a stream, one Score line for every answer, in order.
 
 Problems are rows of any kind (`eval.rows`), samples records of `eval.records`, both in any format
-of `eval.row_files`. A row that is no problem is rejected with its place. A sample that answers it
+of its `row_files`. A row that is no problem is rejected with its place. A sample that answers it
 or no known problem, or that is no sample, gets a Score with verdict IE and the reason; so does a
 line of a stream that cannot be read.
 """
@@ -21,7 +21,7 @@ from ...configs.settings.judging import JudgeSettings
 from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem, Sample, Score
-from ..row_files import Row, read_rows
+from ..records.row_files import Row, read_rows
 from ..rows.fields import field_of
 from ..rows.reading import (
     IDS,

@@ -1,1 +1,1 @@
-"""When two mathematical answers are equal."""
+"""When two mathematical answers are equal: by lists of rules, each rule with its own cases."""

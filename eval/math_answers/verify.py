@@ -22,11 +22,10 @@ from fractions import Fraction
 
 from ..answers import extract_boxed
 from ..records import Judgement
-from .dates import date_of
-from .rules import beside
-from .rules.rules import Asked, Rule, first_decision
-from .spelling import NUMBER, Spelled, spell
-from .words import (
+from . import beside
+from .notation.dates import date_of
+from .notation.spelling import NUMBER, Spelled, spell
+from .notation.words import (
     COMMON_WORDS,
     HAN,
     TEXT,
@@ -36,6 +35,7 @@ from .words import (
     unit_named,
     unit_ratio,
 )
+from .rules import Asked, Rule, first_decision
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
 _MOST_OF_PROMPT, _MOST_WORDS = 4000, 8

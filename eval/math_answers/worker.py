@@ -21,15 +21,15 @@ import math_verify
 import sympy
 
 from ..records import Judgement
-from . import forms, verify
-from .forms import form_of
-from .formulas import TooCostly, Unreadable, parse
-from .rules import scalars, shapes
-from .rules.regions import OF_REGIONS, same_region
-from .rules.rules import Asked, Context, first_decision
-from .rules.shapes import named, value_of
-from .spelling import Spelled
-from .words import contradicts
+from . import scalars, shapes, verify
+from .notation import forms
+from .notation.forms import form_of
+from .notation.formulas import TooCostly, Unreadable, parse
+from .notation.spelling import Spelled
+from .notation.words import contradicts
+from .regions import OF_REGIONS, same_region
+from .rules import Asked, Context, first_decision
+from .shapes import named, value_of
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
 

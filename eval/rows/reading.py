@@ -14,7 +14,7 @@ from ...configs.settings.explain import ConfigError
 from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem
-from ..row_files import read_rows, stem
+from ..records.row_files import read_rows, stem
 from .fields import field_of
 from .gold_text import A_PROGRAM
 from .shape import A_LETTER, described, first_of, folded, own_problem, place_of, quoted, recognised

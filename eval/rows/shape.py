@@ -12,10 +12,10 @@ from typing import Any
 from ...configs.settings.base import read_catalogue
 from ...configs.settings.explain import nearest
 from ...configs.settings.sources import PromptPart, Source
-from ..golds import unjudgeable
 from ..records import Problem, TestSuite
 from . import gold_text
 from .fields import BadField, answer_turn, decoded, field_of, plain_text, text_of, turns_of
+from .golds import unjudgeable
 from .options import options_of, place_in
 from .to_problem import SEVERAL, answer_of, names_it, prompt_of, tests_of
 

@@ -17,7 +17,7 @@ from ...configs.settings.base import read_catalogue
 from ...configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
 from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.sources import CollectSettings, Source
-from ...eval.row_files import SUFFIXES, find_files, read_rows, stem
+from ...eval.records.row_files import SUFFIXES, find_files, read_rows, stem
 from ...eval.rows.fields import BadField
 from ...eval.rows.shape import text_of_problem
 

@@ -24,11 +24,11 @@ from ...configs.loading import load_group
 from ...configs.settings.data import DecontaminateSettings
 from ...configs.settings.explain import ConfigError
 from ...eval.answers import writable
-from ...eval.row_files import Row, read_rows
+from ...eval.records.row_files import Row, read_rows
+from ...eval.records.tables import ArrowWriter
 from ...eval.rows.fields import BadField
 from ...eval.rows.reading import named_files
 from ...eval.rows.shape import text_of_problem
-from ...eval.tables import ArrowWriter
 from ...tasks.data.ngrams import Item, NgramIndex
 from ...tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
 from ...tasks.report.page import render_text

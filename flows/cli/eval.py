@@ -25,7 +25,7 @@ from ...configs.settings.evaluation import (
 )
 from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.sources import Source
-from ...eval.row_files import SUFFIXES
+from ...eval.records.row_files import SUFFIXES
 from ...eval.rows.reading import named_files, refuse_early, source_of
 from ...tasks.engine.child import ChildFailed
 from ...training.engines.interface import EngineError

@@ -16,7 +16,7 @@ from cyclopts import App, Parameter, validators
 from ...configs.loading import load_group
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.judging import JudgeSettings
-from ...eval.row_files import SUFFIXES
+from ...eval.records.row_files import SUFFIXES
 
 _ENDINGS = tuple(dict.fromkeys(suffix.rpartition(".")[2] for suffix in SUFFIXES))
 _IS_DATA = validators.Path(exists=True, dir_okay=False, ext=_ENDINGS)

@@ -9,7 +9,7 @@ from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.sources import Source
 from ...eval.answers import writable
 from ...eval.records import Problem
-from ...eval.row_files import SUFFIXES, Row, read_rows
+from ...eval.records.row_files import SUFFIXES, Row, read_rows
 from ...eval.rows.reading import numbered, read_problems, read_row, source_of
 from ...eval.rows.shape import recognised, used_fields
 

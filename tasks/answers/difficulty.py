@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from ...configs.settings.data import DifficultySettings
 from ...eval.records import Domain, Problem, PublishedRate, Record, Score
-from ...eval.tables import TableWriter, count_rows, read_table
+from ...eval.records.tables import TableWriter, count_rows, read_table
 from ..data.sources import PASS_RATES
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact

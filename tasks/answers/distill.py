@@ -16,10 +16,10 @@ import orjson
 
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import EngineSettings
-from ...eval.judge.grades import Grade
+from ...eval.benchmarks.grades import Grade
 from ...eval.records import Problem, Rejected, Sample, Trace
-from ...eval.row_files import find_files
-from ...eval.tables import TableWriter, read_table, write_table
+from ...eval.records.row_files import find_files
+from ...eval.records.tables import TableWriter, read_table, write_table
 from ...training.engines.generate import (
     Journal,
     SpentApproved,

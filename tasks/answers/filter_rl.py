@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 from ...configs.settings.data import FilterRLSettings
-from ...eval.golds import chance_of_guessing, tail, unjudgeable
 from ...eval.records import NO_GOLD, Problem
-from ...eval.tables import read_table
+from ...eval.records.tables import read_table
+from ...eval.rows.golds import chance_of_guessing, tail, unjudgeable
 from ..data.split_rows import split_rows
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact

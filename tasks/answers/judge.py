@@ -11,7 +11,7 @@ from ...configs.settings.judging import JudgeSettings
 from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.judge.ends import by_its_end, judged_text
 from ...eval.records import NO_GOLD, Problem, Sample, Score
-from ...eval.tables import Lookup, TableWriter, column, read_table
+from ...eval.records.tables import Lookup, TableWriter, column, read_table
 from ..engine.progress import report
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact

@@ -15,7 +15,7 @@ import numpy as np
 from ...configs.settings.data import SelectSettings
 from ...eval.answers import after_think, has_closed_think
 from ...eval.records import Domain, Example, Rejected, Sample, Score
-from ...eval.tables import TableWriter, count_rows, read_table, row_groups
+from ...eval.records.tables import TableWriter, count_rows, read_table, row_groups
 from ..data.words import alnum_words
 from ..engine.progress import report
 from ..engine.stage import Metrics, stage

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...configs.settings.sources import CollectSettings
 from ...eval.records import Rejected
-from ...eval.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
+from ...eval.records.tables import ArrowWriter, arrow_schema, column, read_table, row_groups
 from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from ...configs.settings.data import DecontaminateSettings
-from ...eval.tables import ArrowWriter, row_groups
+from ...eval.records.tables import ArrowWriter, row_groups
 from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...configs.settings.data import DedupSettings
-from ...eval.tables import row_groups
+from ...eval.records.tables import row_groups
 from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ...configs.settings.data import HASHING, NearMissSettings
 from ...eval.records import Record
-from ...eval.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
+from ...eval.records.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
 from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..report.page import Page, render

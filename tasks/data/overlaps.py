@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from ...configs.settings.data import DecontaminateSettings
 from ...eval.records import Record
-from ...eval.tables import ArrowWriter, arrow_schema, row_groups, to_records
+from ...eval.records.tables import ArrowWriter, arrow_schema, row_groups, to_records
 from ..store.store import Artifact
 from .split_rows import TablePart
 from .words import Normalisation

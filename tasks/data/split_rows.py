@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...eval.records import Problem, Rejected
-from ...eval.tables import ArrowWriter, TableWriter, to_records
+from ...eval.records.tables import ArrowWriter, TableWriter, to_records
 from ..engine.progress import report
 
 END = sys.maxsize, ""

@@ -28,7 +28,7 @@ from prefect.states import Cancelled, Completed, Failed
 from ...configs.files import replace_text
 from ...configs.settings.base import Settings, key_of
 from ...configs.settings.judging import JudgeSettings
-from ...eval.judge.grades import GRADED
+from ...eval.benchmarks.grades import GRADED
 from ...training.layout import finite_metrics, resuming
 from ..observe.log_result import log_result
 from ..observe.prefect_states import ApprovalRequired, is_worker_run, waiting_state

@@ -16,8 +16,8 @@ from ...configs.settings.sources import CollectSettings, Source
 from ...eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
 from ...eval.benchmarks.metrics import upper_bound_of_zero
 from ...eval.records import Problem, Rejected
+from ...eval.records.tables import read_table
 from ...eval.rows.reading import reading_line, rejected_lines
-from ...eval.tables import read_table
 from ...training.engines.endpoint import described
 from ...training.layout import chat_file
 from ..answers.distill import api_key

@@ -30,7 +30,7 @@ from ...eval.benchmarks.benchmarks import (
 )
 from ...eval.programs.lcb_runner import official
 from ...eval.records import Problem, Sample, Score
-from ...eval.tables import TableWriter, column, count_rows, read_table, write_table
+from ...eval.records.tables import TableWriter, column, count_rows, read_table, write_table
 from ...training.engines.generate import (
     Journal,
     answered_by_path,

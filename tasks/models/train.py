@@ -9,7 +9,7 @@ from pathlib import Path
 from ...configs.settings.topology import Launch
 from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from ...eval.benchmarks.benchmarks import GRADER_VERSION
-from ...eval.tables import column
+from ...eval.records.tables import column
 from ...training.launch.jobs import BaseJob, RLJob, SFTJob
 from ..engine.child import run_child
 from ..engine.stage import Metrics, stage

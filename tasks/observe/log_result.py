@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ...configs.files import replace_text
 from ...configs.settings.evaluation import LEARNING_CURVE
-from ...eval.judge.grades import GOLD, GRADED, Graded, read_graded
+from ...eval.benchmarks.grades import GOLD, GRADED, Graded, read_graded
 from ...training.layout import CHECKPOINT, METRICS, read_lines
 from ..report.plots import rollout_histograms
 from ..store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest

@@ -24,8 +24,8 @@ from ...configs.settings.base import read_catalogue
 from ...configs.settings.engines import EngineSettings
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.sources import Source
-from ...eval.row_files import Row, find_files, first_rows, read_rows
-from ...eval.tables import column, count_rows
+from ...eval.records.row_files import Row, find_files, first_rows, read_rows
+from ...eval.records.tables import column, count_rows
 from ...training.engines.without_model import Recording, recordings
 from ..data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
 

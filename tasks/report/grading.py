@@ -10,10 +10,10 @@ from typing import Any
 
 from ...configs.settings.judging import JudgeSettings
 from ...eval.answers import extract_boxed, extract_program
-from ...eval.judge.grades import GOLD, Check, Graded
+from ...eval.benchmarks.grades import GOLD, Check, Graded
 from ...eval.judge.judge import Judge
 from ...eval.records import Problem, Record, Score, TestSuite
-from ...eval.tables import Lookup, column, read_table
+from ...eval.records.tables import Lookup, column, read_table
 from ...training.engines.generate import answer_places
 from .results import rows_at
 

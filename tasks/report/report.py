@@ -13,10 +13,10 @@ from markupsafe import Markup
 from ...configs.metrics import about
 from ...configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from ...eval.benchmarks.benchmarks import BenchmarkResult, Statement
+from ...eval.benchmarks.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
 from ...eval.benchmarks.metrics import upper_bound_of_zero
-from ...eval.judge.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
 from ...eval.records import Problem, Sample, Score
-from ...eval.tables import column, count_rows, read_table
+from ...eval.records.tables import column, count_rows, read_table
 from ...training.layout import ALARM, METRICS, NO_LESSON
 from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 from ..engine.progress import title_of

@@ -34,7 +34,7 @@ from klear.configs.settings.data import (
     PartsRuntime,
 )
 from klear.eval.records import Problem
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.near_misses import NEAR, NearMiss, near_misses
 from klear.tasks.store.store import Artifact

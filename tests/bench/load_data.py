@@ -21,7 +21,7 @@ from klear.configs.settings.data import DedupSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.pipeline import STAGES
 from klear.eval.records import Problem, Sample
-from klear.eval.tables import arrow_schema
+from klear.eval.records.tables import arrow_schema
 from klear.flows.cli.store import store_lines
 from klear.flows.plan import plan
 from klear.tasks.answers.distill import requests_of, write_outputs

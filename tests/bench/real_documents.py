@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from klear.eval.records import Problem, problem_id
-from klear.eval.tables import ROWS_PER_GROUP, arrow_schema
+from klear.eval.records.tables import ROWS_PER_GROUP, arrow_schema
 
 DATA = Path(__file__).resolve().parents[3] / "shared/data"
 FIELDS = (

@@ -25,7 +25,7 @@ from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.families import countdown
 from klear.eval.records import Problem, Sample
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.tasks.answers.distill import distill
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Artifact, Store

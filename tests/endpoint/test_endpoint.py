@@ -17,7 +17,7 @@ from processes import eventually
 
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.records import Problem, Sample
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.training.engines import admission, in_flight
 from klear.training.engines import endpoint as module
 from klear.training.engines.endpoint import EndpointEngine

@@ -14,7 +14,7 @@ import pytest
 
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.models import any_model
 from tests.eval.evaluations_by_hand import packed

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.records import Score
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.training.engines import admission
 from klear.training.engines import endpoint as module

@@ -19,7 +19,7 @@ from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.families import countdown
 from klear.eval.records import Problem, Sample
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.flows.cli.main import main
 from klear.tasks.answers.distill import distill
 from klear.tasks.store.store import Artifact

@@ -9,7 +9,7 @@ from typing import Any
 
 from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement
 from klear.eval.records import Problem, Score
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 
 STATEMENT = Statement(
     model="m", checkpoint="c", engine="e", temperature=1.0, top_p=1.0, max_tokens=8,

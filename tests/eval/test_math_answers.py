@@ -14,7 +14,7 @@ import pytest
 
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers import worker as worker
-from klear.eval.math_answers.formulas import parse
+from klear.eval.math_answers.notation.formulas import parse
 from klear.eval.math_answers.verify import quick_verdict
 from klear.eval.math_answers.worker import OutOfTime, cpu_seconds, run
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from klear.eval.answers import extract_boxed
-from klear.eval.math_answers import verify
-from klear.eval.math_answers.rules import beside, readings, regions, scalars, shapes
-from klear.eval.math_answers.rules.rules import Asked, Rule
+from klear.eval.math_answers import beside, readings, regions, scalars, shapes, verify
+from klear.eval.math_answers.notation.words import TEXT
+from klear.eval.math_answers.rules import Asked, Rule
 from klear.eval.math_answers.verify import asked_for, quick_verdict
-from klear.eval.math_answers.words import TEXT
 from klear.eval.math_answers.worker import run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/judge.md"

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klear.configs.settings.explain import ConfigError
-from klear.eval import row_files, tables
-from klear.eval.records import Rejected
-from klear.eval.row_files import cuts, find_files, read_rows
-from klear.eval.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
+from klear.eval.records import Rejected, row_files, tables
+from klear.eval.records.row_files import cuts, find_files, read_rows
+from klear.eval.records.tables import ArrowWriter, Lookup, TableWriter, read_table, write_table
 
 ROWS = [{"a": 1}, {"a": "zwei"}, {"a": [3]}]
 LINES = "".join(json.dumps(r) + "\n" for r in ROWS).encode()

@@ -16,7 +16,7 @@ import yaml
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.sources import Source
 from klear.eval.judge.judge import Judge
-from klear.eval.row_files import read_rows
+from klear.eval.records.row_files import read_rows
 from klear.eval.rows.reading import named_files, read_problems, read_row, refuse_early, source_of
 from klear.flows.cli.main import main
 from tests.shared_data import DATA

@@ -20,7 +20,7 @@ from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 
 from klear.configs import metrics as catalogue
 from klear.eval.records import Sample
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.forms.registration import crash_silent
 from klear.tasks.answers.distill import PILOT_PROMPTS as PILOT
 from tests.endpoint.conftest import MODEL, Endpoint, serving

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.data.overlaps import LONGEST_TEXT, Hit
 

@@ -11,7 +11,7 @@ import yaml
 
 from klear.configs.loading import load_profile
 from klear.eval.records import Example, Problem, Sample, problem_id
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.stages import run_stages
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store

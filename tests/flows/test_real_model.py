@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from klear.eval.tables import column
+from klear.eval.records.tables import column
 from klear.training.render import CHATML
 from tests.smollm2 import smollm2
 

@@ -14,8 +14,8 @@ from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
 from klear.eval.answers import extract_boxed, extract_program, has_closed_think
 from klear.eval.families.countdown import verify_countdown
-from klear.eval.math_answers.forms import enclosing, equation_sides, form_of
-from klear.eval.math_answers.spelling import spell
+from klear.eval.math_answers.notation.forms import enclosing, equation_sides, form_of
+from klear.eval.math_answers.notation.spelling import spell
 from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
 from klear.flows.cli.main import main
 

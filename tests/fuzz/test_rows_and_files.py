@@ -18,8 +18,8 @@ from klear.configs.settings.explain import ConfigError
 from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
 from klear.eval.programs.formats import parse_suite, pickled_text, unpack_tests
 from klear.eval.records import Problem, Rejected
-from klear.eval.row_files import Row, read_rows
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.row_files import Row, read_rows
+from klear.eval.records.tables import read_table, write_table
 from klear.flows.cli.decontaminate import filter_rows
 from klear.tasks.data.sources import Collected, checked
 from tests.tasks.pages_by_hand import Elements, page_of

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from processes import output_of
 
-from klear.eval import row_files
 from klear.eval.programs import formats as suite_packed
 from klear.eval.programs.formats import unpack_tests
-from klear.eval.row_files import read_rows, rows_of_longest
+from klear.eval.records import row_files
+from klear.eval.records.row_files import read_rows, rows_of_longest
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ import resource, sys
 sys.path.insert(0, {root!r})
 resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
 from pathlib import Path
-from klear.eval.row_files import read_rows
+from klear.eval.records.row_files import read_rows
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     rows = sum(1 for row in read_rows(Path({path!r})))

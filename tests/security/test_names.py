@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample, problem_id
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.collect import collect

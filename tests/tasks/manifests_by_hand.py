@@ -10,7 +10,7 @@ from typing import Any
 
 from klear.configs.settings.base import Settings
 from klear.eval.records import Problem, Rejected
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.store.store import MANIFEST, Artifact, FileEntry, InputRef, Manifest
 

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from klear.configs.settings.base import Settings
 from klear.eval.records import Problem, Rejected, Sample
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 from klear.tasks.data.split_rows import split_rows
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage

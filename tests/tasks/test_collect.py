@@ -17,8 +17,7 @@ import pytest
 
 from klear.configs.settings.base import Workers
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval import row_files
-from klear.eval.records import Problem, Rejected
+from klear.eval.records import Problem, Rejected, row_files
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
 from klear.tasks.engine.run import Run

@@ -12,7 +12,7 @@ import pytest
 
 from klear.configs.settings.base import key_of
 from klear.configs.settings.data import DecontaminateSettings, NearMissSettings, PartsRuntime
-from klear.eval.tables import ArrowWriter, read_table
+from klear.eval.records.tables import ArrowWriter, read_table
 from klear.tasks.data import near_misses as module
 from klear.tasks.data.decontaminate import decontaminate
 from klear.tasks.data.near_misses import NEAR, NearMiss, hashing_encoder, near_misses

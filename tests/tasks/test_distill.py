@@ -14,9 +14,9 @@ import pytest
 
 from klear.configs.settings.data import SampleSettings
 from klear.configs.settings.engines import EngineRuntime, EngineSettings
-from klear.eval.judge.grades import Grade
+from klear.eval.benchmarks.grades import Grade
 from klear.eval.records import Sample
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.tasks.answers import distill as module
 from klear.tasks.answers.distill import NeedsApproval, distill, pilot_of, requests_of
 from klear.tasks.store.store import Artifact

@@ -20,7 +20,7 @@ from klear.eval.benchmarks import benchmarks
 from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import count_rows, read_table
+from klear.eval.records.tables import count_rows, read_table
 from klear.tasks.ablation.ablate import read_learning
 from klear.tasks.answers import distill
 from klear.tasks.models import evaluate as evaluating

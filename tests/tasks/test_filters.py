@@ -15,7 +15,6 @@ from klear.configs.settings.data import (
     SelectSettings,
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.eval.golds import chance_of_guessing, tail, unjudgeable
 from klear.eval.judge.judge import Judge
 from klear.eval.records import (
     NO_GOLD,
@@ -29,7 +28,8 @@ from klear.eval.records import (
     StdinCase,
     TestSuite,
 )
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
+from klear.eval.rows.golds import chance_of_guessing, tail, unjudgeable
 from klear.tasks.answers.difficulty import Difficulty, difficulty
 from klear.tasks.answers.filter_rl import filter_rl
 from klear.tasks.answers.judge import judge

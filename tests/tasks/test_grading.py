@@ -11,10 +11,10 @@ from shared_data import DATA, shared_rows
 from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.judging import JudgeSettings
-from klear.eval.judge.grades import GRADED, TAIL_CHARS, Grade, Graded, compare, read_graded
+from klear.eval.benchmarks.grades import GRADED, TAIL_CHARS, Grade, Graded, compare, read_graded
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.tasks.answers.judge import judge
 from klear.tasks.report import grading
 from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some

@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from klear.configs.metrics import about
 from klear.configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement, score_benchmark
-from klear.eval.judge.grades import Grade, Graded
+from klear.eval.benchmarks.grades import Grade, Graded
 from klear.eval.records import Problem, Rejected, Sample
 from klear.tasks.report.page import TEMPLATES, Figure, Page, environment, link, with_inline_plots
 from klear.tasks.report.report import differing, reason_kind, report, report_page

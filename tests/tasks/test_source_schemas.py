@@ -15,7 +15,7 @@ import yaml
 
 from klear.configs.settings.sources import Source
 from klear.eval.records import CallCase, CheckerCase, Rejected, StdinCase, TestSuite
-from klear.eval.row_files import Row
+from klear.eval.records.row_files import Row
 from klear.eval.rows.fields import BadField, field_of
 from klear.eval.rows.to_problem import pass_rate_of, prompt_of, to_problem, traces_of
 from klear.tasks.data.sources import checked

@@ -14,7 +14,7 @@ from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample, problem_id
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.flows.stages import calls
 from klear.tasks.answers.difficulty import Difficulty, difficulty
 from klear.tasks.answers.distill import distill

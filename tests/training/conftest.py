@@ -14,7 +14,7 @@ from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.families import countdown
 from klear.eval.records import Example, Problem
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 
 SMALL = BaseModelSettings(
     kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320

@@ -16,7 +16,7 @@ import pytest
 
 from klear.configs.settings.judging import JudgeRuntime, RolloutJudgeSettings
 from klear.eval.records import Problem
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 from klear.training import layout
 from klear.training.launch.jobs import RLJob, SFTJob
 from tests.training.killed_child import RL, SFT

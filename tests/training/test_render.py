@@ -19,7 +19,7 @@ from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.configs.settings.training import BaseModelSettings
 from klear.eval.answers import extract_boxed, has_closed_think
 from klear.eval.records import Example, Problem
-from klear.eval.tables import read_table, write_table
+from klear.eval.records.tables import read_table, write_table
 from klear.training.base import create_base, small_tokenizer
 from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel

@@ -11,7 +11,7 @@ from klear.configs.settings.judging import JudgeRuntime, JudgeSettings, RolloutJ
 from klear.configs.settings.training import RLSettings
 from klear.eval.judge.judge import Judge, withheld_apart
 from klear.eval.records import Problem
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 from klear.training import layout
 from klear.training.alarms import FORMAT, GAP, LENGTH, alarms
 from klear.training.callbacks import WriteMetrics

@@ -10,7 +10,7 @@ from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
-from klear.eval.tables import read_table
+from klear.eval.records.tables import read_table
 from klear.training.launch.jobs import RLJob
 from klear.training.layout import kept_model, kept_models
 from klear.training.models import load_model, load_tokenizer, read_lineage

@@ -11,7 +11,7 @@ from torch import nn
 
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
-from klear.eval.tables import count_rows, read_table, write_table
+from klear.eval.records.tables import count_rows, read_table, write_table
 from klear.training import layout, sft
 from klear.training.alarms import DIVERGENCE
 from klear.training.launch.jobs import SFTJob

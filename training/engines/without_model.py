@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...configs.settings.engines import EngineSettings
+from ...eval.benchmarks.grades import Grade
 from ...eval.families import by_example, countdown
-from ...eval.judge.grades import Grade
 from ...eval.records import FinishReason, Rejected, Sample, problem_id
-from ...eval.row_files import Row, find_files, read_rows
+from ...eval.records.row_files import Row, find_files, read_rows
 from ...eval.thinking import with_think_tags
 from .interface import Engine, EngineError, Request
 

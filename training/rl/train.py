@@ -21,7 +21,7 @@ from ...eval.answers import has_closed_think
 from ...eval.judge.judge import Judge, withheld_apart
 from ...eval.ray_cluster import on_cluster_wait
 from ...eval.records import Problem, Record, Score, Verdict
-from ...eval.tables import read_table, write_table
+from ...eval.records.tables import read_table, write_table
 from .. import layout, models
 from ..callbacks import StableCheckpoints, begins_after, flush, train
 from ..engines.local_model import positions_of

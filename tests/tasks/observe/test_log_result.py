@@ -16,9 +16,9 @@ from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import score_benchmark
-from klear.eval.judge.grades import GRADED, read_graded
+from klear.eval.benchmarks.grades import GRADED, read_graded
 from klear.eval.records import Problem, Rejected, Sample, Score
-from klear.eval.tables import write_table
+from klear.eval.records.tables import write_table
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.observe.log_result import _Result, log_complete

@@ -9,9 +9,9 @@ or a die matches.
 import re
 from math import comb
 
-from .math_answers.spelling import spell
-from .math_answers.words import TEXT
-from .records import Problem
+from ..math_answers.notation.spelling import spell
+from ..math_answers.notation.words import TEXT
+from ..records import Problem
 
 _NO_ANSWER = re.compile(
     r"(?:(?:proof|prove[nd]?|show)\b.*|q\.?e\.?d|(?:(?:see|refer to|given in|as) )?(?:the )?"

@@ -7,9 +7,9 @@ beside a matrix, and else a set of sets. Text in, text out.
 
 import re
 
-from ..plain import in_latex
-from ..spelling import spell
-from ..words import TEXT, unit_named, unit_ratio
+from .notation.plain import in_latex
+from .notation.spelling import spell
+from .notation.words import TEXT, unit_named, unit_ratio
 from .rules import Rule
 
 Pair = tuple[str, str]

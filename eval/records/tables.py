@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .records import Record
+from .problem import Record
 
 ROWS_PER_GROUP = 4096
 BYTES_PER_GROUP = 64 << 20

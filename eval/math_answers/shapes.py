@@ -2,8 +2,8 @@ r"""Rules for answers of several parts: lists, sets, tuples, intervals by bracke
 
 import string
 
-from ..forms import Form, equation_sides, form_of, is_name
-from ..formulas import Unreadable
+from .notation.forms import Form, equation_sides, form_of, is_name
+from .notation.formulas import Unreadable
 from .rules import Context, Rule
 
 _MOST_PIECES = 60

@@ -3,10 +3,11 @@ r"""Rules for single answers: words and numbers, ratios, arrows, formulas, equat
 import re
 from contextlib import suppress
 
-from .. import forms, verify
-from ..forms import equation_sides, form_of, is_name, split_top
-from ..formulas import TooCostly, Unreadable, parse, same_equation, same_value
-from ..words import TEXT
+from . import verify
+from .notation import forms
+from .notation.forms import equation_sides, form_of, is_name, split_top
+from .notation.formulas import TooCostly, Unreadable, parse, same_equation, same_value
+from .notation.words import TEXT
 from .rules import Context, Rule
 
 _BASE = re.compile(r"(\(?[0-9A-Fa-f]+\)?)\s*_\s*\{?\s*\d+\s*\}?")

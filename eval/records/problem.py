@@ -1,20 +1,12 @@
-"""The vocabulary: a Problem is answered by a Sample, which the judge turns into a Score.
-
-Records are frozen and forbid unknown keys, so a typo in a data file is an error with a name,
-never a column that is silently ignored. `Rollout` adds tokens and log-probabilities in RL.
-"""
+"""A task to solve, and the tests of a program that solves it."""
 
 import hashlib
 import unicodedata
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Domain = Literal["math", "code"]
-FinishReason = Literal["stop", "length", "empty", "refused", "error"]
-Verdict = Literal["AC", "WA", "TLE", "MLE", "OLE", "RE", "CE", "IE"]
-Count = Annotated[int, Field(ge=0)]
 
 NO_GOLD = "not judgeable: its source gives no answer and no tests"
 """Why every answer to a prompt without gold is unscored."""
@@ -24,22 +16,6 @@ HIGHEST_LIMIT = 1_000_000
 
 class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Of an answer, or of a program on one test or all: IE when the gold itself cannot be read."""
-
-    verdict: Verdict
-    reason: str = ""
-    seconds: float = 0.0
-    passed: int = 0
-    total: int = 0  # tests of a program
-
-    @property
-    def rate(self) -> float:
-        """Share of tests passed; 1 or 0 where there are none."""
-        return self.passed / self.total if self.total else float(self.verdict == "AC")
 
 
 def normalise_prompt(prompt: str) -> str:
@@ -143,70 +119,6 @@ class Problem(Record):
         return self
 
 
-class Sample(Record):
-    """One answer of one model to one problem; `text` is all that the judge sees."""
-
-    problem_id: str
-    index: Count
-    model: str
-    text: str
-    finish_reason: FinishReason = "stop"
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
-
-
-class Trace(Record):
-    """A published answer that came with a row of a source."""
-
-    problem_id: str = ""
-    source: str
-    model: str
-    text: str
-
-
-class PublishedRate(Record):
-    """The share of somebody's answers that passed, as a row of a source tells it."""
-
-    problem_id: str = ""
-    source: str
-    model: str
-    rate: Annotated[float, Field(ge=0, le=1)]
-    answers: Annotated[int, Field(ge=1)] = 1
-    """1 also where the row does not say how many."""
-
-
-class Score(Record):
-    """The judge's word on one Sample.
-
-    `verdict == "IE"` (infrastructure error) means *unscored*: reward, correct and pass_rate are
-    None and the sample leaves every mean and every group. It never means wrong.
-    """
-
-    problem_id: str
-    index: int = 0
-    reward: float | None = None
-    correct: bool | None = None
-    pass_rate: float | None = None
-    """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
-    verdict: Verdict
-    answer: str | None = None  # what was judged: the boxed expression, or the program
-    reason: str = ""
-    seconds: float = 0.0
-
-    @model_validator(mode="after")
-    def unscored_carries_no_number(self) -> Self:
-        values = (self.reward, self.correct, self.pass_rate)
-        if self.verdict == "IE" and any(v is not None for v in values):
-            raise ValueError("an unscored answer (IE) carries no reward, correct or pass_rate")
-        if self.verdict != "IE" and any(v is None for v in values):
-            raise ValueError(f"a {self.verdict} score needs reward, correct and pass_rate")
-        return self
-
-    @property
-    def unscored(self) -> bool:
-        return self.verdict == "IE"
-
-
 class Rejected(Record):
     """A row that a stage dropped, and why. `row` is the original as JSON, or its text if
     that was no JSON; `collect` keeps the first megabyte."""
@@ -215,15 +127,3 @@ class Rejected(Record):
     source: str = ""
     reason: str
     row: str
-
-
-class Example(Record):
-    """One SFT pair: the teacher's answer `response` to `prompt` (§3.1)."""
-
-    problem_id: str
-    index: int
-    domain: Domain
-    source: str
-    prompt: str
-    response: str
-    correct: bool | None = None

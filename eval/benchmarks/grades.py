@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..benchmarks.metrics import wilson_interval
 from ..records import Count, Problem, Record, Sample, Score, Verdict
+from .metrics import wilson_interval
 
 GRADED = "logs/graded.jsonl"
 GOLD = "gold answer"  # the name of the check that compares an answer with the one of its problem

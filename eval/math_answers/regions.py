@@ -11,10 +11,10 @@ from typing import Any
 
 import sympy
 
-from .. import forms
-from ..forms import form_of, is_name
-from ..formulas import TooCostly, Unreadable, parse
-from ..words import TEXT
+from .notation import forms
+from .notation.forms import form_of, is_name
+from .notation.formulas import TooCostly, Unreadable, parse
+from .notation.words import TEXT
 from .rules import Context, Rule, first_decision
 from .shapes import same_elements, value_of
 

@@ -1,11 +1,11 @@
 """How both sides are read before any rule compares them: a step for every way to write a value."""
 
-from ..functions import cut_out
-from ..numerals import in_digits
-from ..plain import in_latex
-from ..spelling import spell
-from ..verify import spell_both, stated
+from .notation.functions import cut_out
+from .notation.numerals import in_digits
+from .notation.plain import in_latex
+from .notation.spelling import spell
 from .rules import Rule
+from .verify import spell_both, stated
 
 READINGS = (
     # The gold alone: a worked solution is the answer it states.

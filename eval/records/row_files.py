@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..configs.settings.explain import ConfigError
+from ...configs.settings.explain import ConfigError
 
 _PLAIN, _PACKED = (".jsonl", ".json", ".csv", ".tsv"), (".gz", ".zst")
 SUFFIXES = (*_PLAIN, *(f"{plain}{packed}" for plain in _PLAIN for packed in _PACKED), ".parquet")

@@ -1,0 +1,1 @@
+"""How people write values, and one spelling for each: words, numerals, LaTeX, formulas."""
