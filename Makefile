@@ -18,8 +18,7 @@ demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
-# What fails has one more try, and the summary names it: something stalled, or a race.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --reruns 1
+PYTEST := $(BIN)/python -m pytest --numprocesses 2
 
 test: test-env ## what a newcomer runs: everything fast, and one real smoke of every kind
 	$(PYTEST) --dist worksteal -m "not system"
