@@ -108,8 +108,8 @@ class Home:
     def deployment(self, name: str) -> dict[str, Any]:
         """A form, with the parameters that it begins with."""
         wanted = {"deployments": {"name": {"any_": [name]}}}
-        (found,) = self.call("deployments/filter", wanted)
-        return found
+        (deployment,) = self.call("deployments/filter", wanted)
+        return deployment
 
     def submit(self, form: str, *, run_name: str = "quick-fox", **changed: Any) -> str:
         """The Submit button: every field of the form goes along. Returns the flow run's id."""
@@ -140,8 +140,8 @@ class Home:
     def tasks_of(self, run: str) -> list[dict[str, Any]]:
         """Its task runs, oldest first."""
         only = {"flow_runs": {"id": {"any_": [run]}}}
-        found = self.call("task_runs/filter", {**only, "limit": 200})
-        return sorted(found, key=lambda task: task["created"])
+        tasks = self.call("task_runs/filter", {**only, "limit": 200})
+        return sorted(tasks, key=lambda task: task["created"])
 
     def log(self, run: str) -> str:
         """All lines on the page of a run."""
@@ -160,8 +160,8 @@ class Home:
 
     def artifacts(self, run: str) -> set[str]:
         """Keys of the artifacts on the page of a run."""
-        found = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
-        return {artifact["key"] for artifact in found}
+        artifacts = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return {artifact["key"] for artifact in artifacts}
 
     def worker_log(self) -> str:
         """What the worker and its runs printed, for a test that fails."""
@@ -169,9 +169,9 @@ class Home:
 
     def experiment(self, profile: str) -> str:
         """The id of the profile's experiment in MLflow."""
-        found = self.mlflow.get_experiment_by_name(f"klear-{profile}")
-        assert found is not None
-        return found.experiment_id
+        experiment = self.mlflow.get_experiment_by_name(f"klear-{profile}")
+        assert experiment is not None
+        return experiment.experiment_id
 
     def tracked(self, query: str, profile: str = "small") -> list[Any]:
         """MLflow's runs of the profile's experiment."""
@@ -185,22 +185,22 @@ class Home:
 
     def pids(self, *words: str, but: str = "\0") -> list[int]:
         """Living processes with all of the words on their command line, and without `but`."""
-        found = []
+        pids = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):  # it ended
                 text = " ".join(process.cmdline())
                 if all(word in text for word in words) and but not in text:
-                    found.append(process.pid)
-        return found
+                    pids.append(process.pid)
+        return pids
 
     def of_this_home(self, word: str) -> list[int]:
         """Processes of this home with the word on their command line."""
-        found = []
+        processes = []
         for pid in self.pids(word):
             with suppress(psutil.Error):
                 home = psutil.Process(pid).environ().get("KLEAR_HOME")
-                found += [pid] if home == str(self.home) else []
-        return found
+                processes += [pid] if home == str(self.home) else []
+        return processes
 
     def engines(self) -> list[int]:
         """Processes in which a worker executes a flow."""

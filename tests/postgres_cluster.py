@@ -100,7 +100,7 @@ def running_cluster() -> Iterator[Cluster]:
 
 
 def _binary(name: str) -> str:
-    found = sorted(INSTALLED.glob(f"*/bin/{name}"), key=lambda p: float(p.parts[-3]))
-    path = str(found[-1]) if found else shutil.which(name)
+    programs = sorted(INSTALLED.glob(f"*/bin/{name}"), key=lambda p: float(p.parts[-3]))
+    path = str(programs[-1]) if programs else shutil.which(name)
     assert path, f"{name} is missing: apt-get install postgresql"
     return path

@@ -31,20 +31,20 @@ def below(pid: int | None = None) -> list[psutil.Process]:
 
 def called(prefix: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those whose program's name begins with `prefix`."""
-    found = []
+    matching = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            found += [process] if process.name().startswith(prefix) else []
-    return found
+            matching += [process] if process.name().startswith(prefix) else []
+    return matching
 
 
 def commanded(word: str, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those that have `word` on their command line."""
-    found = []
+    matching = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
-            found += [process] if word in " ".join(process.cmdline()) else []
-    return found
+            matching += [process] if word in " ".join(process.cmdline()) else []
+    return matching
 
 
 def left(processes: Iterable[psutil.Process], seconds: float = PATIENCE_S) -> list[psutil.Process]:
@@ -57,11 +57,11 @@ def left(processes: Iterable[psutil.Process], seconds: float = PATIENCE_S) -> li
 def at_least(count: int, find: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
     """What `find` finds as soon as that are so many. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE_S
-    while len(found := find()) < count:
+    while len(items := find()) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(found)} processes, not {count}: {found}")
+            raise TimeoutError(f"{len(items)} processes, not {count}: {items}")
         time.sleep(0.05)
-    return found
+    return items
 
 
 def eventually(
@@ -100,17 +100,17 @@ def killing(
 
 def free_ports(count: int) -> list[int]:
     """Below those that the kernel hands out, so that nobody gets them while a server is dead."""
-    found: list[int] = []
-    while len(found) < count:
+    ports: list[int] = []
+    while len(ports) < count:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if port not in found:
-            found.append(port)
-    return found
+        if port not in ports:
+            ports.append(port)
+    return ports
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -80,9 +80,9 @@ def test_a_command_is_one_of_klear(words: list[str]) -> None:
 @pytest.mark.parametrize("line", [line for line, words in KLEAR.items() if not is_only_read(words)])
 def test_a_command_that_needs_no_server_does_what_it_says(folder: Path, line: str, capsys) -> None:
     assert main(KLEAR[line]) == 0
-    said = "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
     promised = {"judge": "AC 2, WA 1", "decontaminate": "2 kept, 1 rejected"}
-    assert promised.get(KLEAR[line][0], "") in said
+    assert promised.get(KLEAR[line][0], "") in output
 
 
 def test_other_commands_are_targets_of_make_or_scripts_that_are_there() -> None:
@@ -98,10 +98,10 @@ def test_other_commands_are_targets_of_make_or_scripts_that_are_there() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_link_is_dead(page: Path) -> None:
-    made = {ROOT / "docs" / name for name in hooks.GENERATED}
+    generated = {ROOT / "docs" / name for name in hooks.GENERATED}
     for _, _, target, _ in hooks.LINK.findall(page.read_text()):
         path = Path(os.path.normpath(page.parent / target))
-        assert path.exists() or path in made, target
+        assert path.exists() or path in generated, target
 
 
 def test_the_site_builds_without_a_warning_and_has_every_setting_and_command(
@@ -119,17 +119,17 @@ def test_the_site_builds_without_a_warning_and_has_every_setting_and_command(
 
 def test_a_message_that_is_explained_is_one_of_the_program() -> None:
     """… stands for what an f-string fills in."""
-    said = set()
+    messages = set()
     for file in (f for folder in CODE for f in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.JoinedStr):
                 parts = [str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values]
-                said.add("".join(parts))
+                messages.add("".join(parts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                said.add(node.value)
+                messages.add(node.value)
     explained = re.findall(r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.M)
     assert len(explained) >= 20
-    assert not [text for text in explained if not any(text in message for message in said)]
+    assert not [text for text in explained if not any(text in message for message in messages)]
 
 
 def test_the_profile_of_the_page_is_one(folder: Path) -> None:

@@ -39,8 +39,8 @@ def run(*command: str) -> tuple[str, float, float]:
 
 def ms_of_a_stage(report: str) -> float:
     """Milliseconds of this run from its first stage's start to its last one's end, a stage."""
-    found = re.search(r"flow-runs/flow-run/([\w-]+)", report)
-    only = {"flow_runs": {"id": {"any_": [found.group(1)]}}} if found else sys.exit("no flow run")
+    match = re.search(r"flow-runs/flow-run/([\w-]+)", report)
+    only = {"flow_runs": {"id": {"any_": [match.group(1)]}}} if match else sys.exit("no flow run")
     tasks = post(load_machine(), "task_runs/filter", only)
     start, end = (
         [datetime.fromisoformat(task[name]) for task in tasks]
@@ -51,11 +51,11 @@ def ms_of_a_stage(report: str) -> float:
 
 def seconds_of_stages(report: str) -> float:
     """Sum over the stages of this run of the seconds their manifests record."""
-    store, found = Store(load_machine().store), re.search(r"report/(\w+)/report\.html", report)
-    if not found:
+    store, match = Store(load_machine().store), re.search(r"report/(\w+)/report\.html", report)
+    if not match:
         sys.exit("the run printed no report")
-    page = begins(store, "report", found.group(1))
-    return sum(made.seconds for made in (page, *ancestors(store, page)))
+    page = begins(store, "report", match.group(1))
+    return sum(manifest.seconds for manifest in (page, *ancestors(store, page)))
 
 
 def main() -> None:

@@ -57,10 +57,10 @@ def write(path: Path, texts: list[str], source: str) -> None:
 
 
 def benchmarks() -> Benchmarks:
-    found = {n: [r["problem"] for r in rows_of(DATA / n / "test.jsonl.gz")] for n in MATH}
+    prompts = {n: [r["problem"] for r in rows_of(DATA / n / "test.jsonl.gz")] for n in MATH}
     problems = rows_of(DATA / "livecodebench" / "problems_v6.jsonl.gz")
     window = (r for r in problems if V5[0] <= r["contest_date"][:7] <= V5[1])
-    return found | {"livecodebench_v5": [r["question_content"] for r in window]}
+    return prompts | {"livecodebench_v5": [r["question_content"] for r in window]}
 
 
 def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
@@ -71,24 +71,24 @@ def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             (batch,) = file.iter_batches(BATCH_ROWS, [group], COLUMNS, use_threads=False)
-            found = index.search(batch.column("prompt"))
-            best = found.best()
-            columns = (found.rows, found.items, found.entries, found.coverage)
+            overlaps = index.search(batch.column("prompt"))
+            best = overlaps.best()
+            columns = (overlaps.rows, overlaps.items, overlaps.entries, overlaps.coverage)
             for row, number, entry, coverage in zip(
                 *(c[best].tolist() for c in columns), strict=True
             ):
                 item = index.items[number]
                 ngram = index.ngram(entry)
                 verdicts.best[before + row] = (item.benchmark, item.id, ngram, coverage)
-            long = ~index.whole[found.entries]
-            verdicts.by_ngram.update((before + found.rows[long]).tolist())
+            long = ~index.whole[overlaps.entries]
+            verdicts.by_ngram.update((before + overlaps.rows[long]).tolist())
             before += len(batch)
     return verdicts
 
 
 def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str, Any]:
     rows = pq.read_metadata(path).num_rows
-    mine, verdicts = cpu_seconds(lambda: ours(path, against, "whitespace"), REPEATS)
+    seconds, verdicts = cpu_seconds(lambda: ours(path, against, "whitespace"), REPEATS)
     alnum, by_alnum = cpu_seconds(lambda: ours(path, against, "alnum"), REPEATS)
     core, flags = cpu_seconds(lambda: core_loop(path, against))
     shipped, shipped_flags = cpu_seconds(lambda: as_shipped(path, against, place / name))
@@ -98,17 +98,17 @@ def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str
         f"{name}: {rows:,} rows, {len(verdicts.by_ngram):,} flagged as by open-r1; short items "
         f"flag {len(verdicts.best) - len(verdicts.by_ngram):,} more; alnum {len(by_alnum.best):,}"
     )
-    print(f"  CPU s: ours {mine:.3f} (alnum {alnum:.3f}), core loop {core:.2f}, as shipped "
-          f"{shipped:.2f}: {core / mine:.1f}x and {shipped / mine:.1f}x")  # fmt: skip
+    print(f"  CPU s: ours {seconds:.3f} (alnum {alnum:.3f}), core loop {core:.2f}, as shipped "
+          f"{shipped:.2f}: {core / seconds:.1f}x and {shipped / seconds:.1f}x")  # fmt: skip
     return {
         "bench": "decontaminate",
-        "ours": rows / mine,
+        "ours": rows / seconds,
         "peer": {"open-r1 core loop": rows / core, "open-r1 as shipped": rows / shipped},
         "unit": "rows/s",
-        "ratio": core / mine,
+        "ratio": core / seconds,
         "setup": f"{rows} texts ({name}) x {sum(map(len, against.values()))} items of "
         f"{len(against)} benchmarks, n=9, whitespace, identical flags, parquet in, verdicts out, "
-        f"index building included, CPU seconds, one core; as shipped {shipped / mine:.0f}x",
+        f"index building included, CPU seconds, one core; as shipped {shipped / seconds:.0f}x",
     }
 
 

@@ -57,7 +57,7 @@ def make_checkpoint(folder: Path) -> None:
     save_model(small_model(BaseModelSettings(kind="random"), tokenizer, 0), tokenizer, folder)
 
 
-def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
+def with_generate(checkpoint: str, requests: list[Request]) -> tuple[int, float]:
     """The peer as its documentation has it: left-padded batches of like prompt length."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -65,10 +65,10 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
     model: Any = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
-    asked = sorted(asked, key=lambda r: len(r.prompt))
+    requests = sorted(requests, key=lambda r: len(r.prompt))
     began, tokens = time.monotonic(), 0
-    for start in range(0, len(asked), BATCH):
-        chats = [[{"role": "user", "content": r.prompt}] for r in asked[start : start + BATCH]]
+    for start in range(0, len(requests), BATCH):
+        chats = [[{"role": "user", "content": r.prompt}] for r in requests[start : start + BATCH]]
         inputs = tokenizer.apply_chat_template(
             chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
         )
@@ -81,22 +81,22 @@ def with_generate(checkpoint: str, asked: list[Request]) -> tuple[int, float]:
     return tokens, time.monotonic() - began
 
 
-def with_engine(kind: str, checkpoint: str, asked: list[Request]) -> tuple[int, float]:
+def with_engine(kind: str, checkpoint: str, requests: list[Request]) -> tuple[int, float]:
     from klear.training.engines.generate import make_engine
 
     runtime = EngineRuntime(batch_size=BATCH, gpu_memory_utilization=0.5)
     settings = EngineSettings(kind=kind, model=checkpoint, runtime=runtime)  # type: ignore[arg-type]
     with make_engine(settings, SAMPLING) as engine:
         began = time.monotonic()
-        tokens = sum(s.completion_tokens for s in engine.answer(asked))
+        tokens = sum(s.completion_tokens for s in engine.answer(requests))
         return tokens, time.monotonic() - began
 
 
 def measure(name: str, checkpoint: str, count: int) -> tuple[float, float]:
     """Tokens a second, and the seconds before the first."""
-    asked, began = requests(count), time.monotonic()
+    batch, began = requests(count), time.monotonic()
     run = with_generate if name == PEER else partial(with_engine, name)
-    tokens, seconds = run(checkpoint, asked)
+    tokens, seconds = run(checkpoint, batch)
     return tokens / seconds, time.monotonic() - began - seconds
 
 
@@ -135,9 +135,9 @@ def measure_cells(kind: str, checkpoint: str, dtype: str, threads: int, tokens: 
         start = time.monotonic() - began
         for rows, top_p in CELLS:
             engine.sampling = Sampling(temperature=1.0, top_p=top_p, max_tokens=tokens)
-            asked = texts_of_unequal_length(rows)
+            texts = texts_of_unequal_length(rows)
             at, cpu = time.monotonic(), cpu_seconds(os.getpid())
-            count = sum(s.completion_tokens for s in engine.answer(asked))
+            count = sum(s.completion_tokens for s in engine.answer(texts))
             wall = time.monotonic() - at
             rates.append([count / wall, count / (cpu_seconds(os.getpid()) - cpu)])
             print(kind, rows, top_p, count, rates[-1], file=sys.stderr, flush=True)
@@ -156,11 +156,11 @@ def bench_smollm2(dtype: str, threads: int, tokens: int) -> None:
             for kind in ("transformers", "vllm")
         }
     (ours, our_start), (theirs, their_start) = cells["transformers"], cells["vllm"]
-    for (rows, top_p), mine, peer in zip(CELLS, ours, theirs, strict=True):
+    for (rows, top_p), own, peer in zip(CELLS, ours, theirs, strict=True):
         line = {
-            "bench": "generate smollm2", "ours": round(mine[0], 1), "peer": round(peer[0], 1),
-            "unit": "tokens/s", "ratio": round(mine[0] / peer[0], 2),
-            "cpu": [round(mine[1], 1), round(peer[1], 1), round(mine[1] / peer[1], 2)],
+            "bench": "generate smollm2", "ours": round(own[0], 1), "peer": round(peer[0], 1),
+            "unit": "tokens/s", "ratio": round(own[0] / peer[0], 2),
+            "cpu": [round(own[1], 1), round(peer[1], 1), round(own[1] / peer[1], 2)],
             "setup": f"transformers against vllm; {rows} rows, prompts of 50 to 400 tokens, "
             f"{tokens} tokens each, top_p {top_p:g}, {dtype}, {threads} of {os.cpu_count()} cores; "
             f"starts {our_start:.0f} s, {their_start:.0f} s",
@@ -182,10 +182,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         checkpoint = Path(scratch) / "checkpoint"
         make_checkpoint(checkpoint)
-        found = {n: in_a_process(measure, n, str(checkpoint), options.requests) for n in ENGINES}
-    rates = {name: round(rate, 1) for name, (rate, _) in found.items()}
+        speeds = {n: in_a_process(measure, n, str(checkpoint), options.requests) for n in ENGINES}
+    rates = {name: round(rate, 1) for name, (rate, _) in speeds.items()}
     ours = rates.pop("vllm")
-    starts = ", ".join(f"{name} {start:.1f} s" for name, (_, start) in found.items())
+    starts = ", ".join(f"{name} {start:.1f} s" for name, (_, start) in speeds.items())
     line = {
         "bench": "generate",
         "ours": ours,

@@ -88,11 +88,11 @@ def suite_of(entry: Entry) -> TestSuite:
     """stdin as it is written, or one JSON argument a line for programs with a function."""
     pairs = zip(entry["inputs"], entry["outputs"], strict=True)
     if entry["fn"] is None:
-        cases = [{"input": given, "output": expected} for given, expected in pairs]
+        cases = [{"input": text, "output": expected} for text, expected in pairs]
         return TestSuite.model_validate({"kind": "stdin", "cases": cases})
     cases = [
-        {"args": [json.loads(x) for x in given.splitlines()], "output": json.loads(expected)}
-        for given, expected in pairs
+        {"args": [json.loads(x) for x in text.splitlines()], "output": json.loads(expected)}
+        for text, expected in pairs
     ]
     return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})
 
@@ -145,20 +145,20 @@ def settled() -> float:
 def trivial() -> dict[str, list[Job]]:
     """Programs that add two numbers, on every kind of tests. An assertion that is more than a call
     and its value takes two processes."""
-    found: dict[str, list[Job]] = {}
+    jobs: dict[str, list[Job]] = {}
     forms = {
         "assert of a call: trivial": "assert add({0}, {1}) == {2}",
         "assert of any code: trivial": "x = add({0}, {1})\nassert abs(x - {2}) < 1e-6",
     }
     for entry in built_in_corpus():
         kind = "call" if entry["fn"] else "stdin"
-        found.setdefault(f"{kind}: trivial", []).append(Job(suite_of(entry), entry["src"]))
+        jobs.setdefault(f"{kind}: trivial", []).append(Job(suite_of(entry), entry["src"]))
         for name, form in forms.items() if entry["fn"] else ():
             sums = zip(entry["inputs"], entry["outputs"], strict=True)
-            codes = [form.format(*given.split("\n"), value) for given, value in sums]
+            codes = [form.format(*text.split("\n"), value) for text, value in sums]
             suite = parse_suite(codes, fn_name="add")
-            found.setdefault(name, []).append(Job(suite, entry["src"]))
-    return found
+            jobs.setdefault(name, []).append(Job(suite, entry["src"]))
+    return jobs
 
 
 def real() -> dict[str, list[Job]]:
@@ -180,12 +180,12 @@ def real() -> dict[str, list[Job]]:
         for corpus, n in every.items()
     }
     calls = [job for job in others.pop("mbpp_plus") if job.suite.kind == "call"]
-    found = {
+    corpora = {
         "stdin: Kodsport": stdin,
         "call: MBPP+": calls,
         "assert: LeetCode, HumanEval, MBPP": [job for jobs in others.values() for job in jobs],
     }
-    return {kind: right([few_tests(job) for job in jobs]) for kind, jobs in found.items()}
+    return {kind: right([few_tests(job) for job in jobs]) for kind, jobs in corpora.items()}
 
 
 def few_tests(job: Job) -> Job:
@@ -197,12 +197,12 @@ def right(jobs: list[Job]) -> list[Job]:
     """Those that pass: some submissions were accepted with another interpreter or checker."""
     with Sandbox("bubblewrap") as sandbox:
         verdicts = [judge_program(sandbox, j.suite, j.program, JudgeSettings()) for j in jobs]
-    return [job for job, found in zip(jobs, verdicts, strict=True) if found.verdict == "AC"]
+    return [job for job, verified in zip(jobs, verdicts, strict=True) if verified.verdict == "AC"]
 
 
 def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
     """CPU milliseconds per test of each kind, without the start; CPU seconds of the start."""
-    before, found = settled(), dict[str, float]()
+    before, speeds = settled(), dict[str, float]()
     with Sandbox("bubblewrap") as sandbox:
         assert_isolated(sandbox)
         started = seconds()
@@ -213,8 +213,8 @@ def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
                 assert verdict.verdict == "AC", (verdict, job.program)
             # while they live: a PID namespace that is killed reports nothing
             tests = sum(len(job.suite.cases) for job in jobs)
-            found[kind] = (seconds() - since) * 1e3 / tests
-    return found, started - before
+            speeds[kind] = (seconds() - since) * 1e3 / tests
+    return speeds, started - before
 
 
 def answers_to(corpus: list[Entry], count: int) -> list[tuple[Problem, str, int]]:
@@ -223,12 +223,12 @@ def answers_to(corpus: list[Entry], count: int) -> list[tuple[Problem, str, int]
         Problem(domain="code", prompt=f"bench {i}", tests=suite_of(entry))
         for i, entry in enumerate(corpus)
     ]
-    found = []
+    pairs = []
     for k in range(count):
         place = k % len(corpus)
         text = f"<think></think>```python\n{corpus[place]['src']}\n# {k}\n```"
-        found.append((problems[place], text, k))
-    return found
+        pairs.append((problems[place], text, k))
+    return pairs
 
 
 def throughput(corpus: list[Entry], workers: int) -> float:
@@ -246,9 +246,9 @@ def per_test(command: list[str], jobs: list[Job]) -> float:
     """CPU milliseconds per test with a process for every test."""
     before, tests = seconds(), 0
     folder = PROFILES if PIP else Path(tempfile.gettempdir())  # it looks for included profiles
-    for script, given in (test for job in jobs for test in scripts(job)):
+    for script, text in (test for job in jobs for test in scripts(job)):
         with tempfile.TemporaryFile("w+") as file:  # a pipe may be full before it is read
-            file.write(given)
+            file.write(text)
             file.seek(0)
             done = subprocess.run([*command, script], stdin=file, capture_output=True, cwd=folder)
         assert not done.returncode, done.stderr
@@ -264,11 +264,11 @@ def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
         if done.returncode:
             print(f"{name}: not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
             continue
-        found = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name}: passes {found['passed']} of {found['tests']}", file=sys.stderr)
-        if found["passed"] < found["tests"]:
+        speeds = json.loads(done.stdout.splitlines()[-1])
+        print(f"{name}: passes {speeds['passed']} of {speeds['tests']}", file=sys.stderr)
+        if speeds["passed"] < speeds["tests"]:
             continue  # it ends a program at its first failure
-        yield name, found["cpu_s"] * 1e3 / found["tests"]
+        yield name, speeds["cpu_s"] * 1e3 / speeds["tests"]
 
 
 def main() -> None:
@@ -279,8 +279,8 @@ def main() -> None:
     parser.add_argument("--started", type=int, default=4, help="programs that firejail runs")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    given: Path = options.corpus
-    corpus = json.loads(given.read_text()) if given.exists() else built_in_corpus()
+    file: Path = options.corpus
+    corpus = json.loads(file.read_text()) if file.exists() else built_in_corpus()
     kinds = trivial() | {MIXED: [Job(suite_of(entry), entry["src"]) for entry in corpus]}
     kinds |= real() if DATA.exists() else {}
     few = [job for job in kinds[MIXED] if job.suite.kind == "stdin"][: options.started // 2]
@@ -299,25 +299,25 @@ def main() -> None:
             for name, value in [("klear", per[kind]), *others]:
                 every[kind].setdefault(name, []).append(value)
                 print(f"round {number + 1}: {kind}: {name}: {value:.2f} ms", file=sys.stderr)
-    found = {
+    speeds = {
         kind: {name: round(min(values), 2) for name, values in sides.items()}
         for kind, sides in every.items()
     }
     tests = {kind: sum(len(job.suite.cases) for job in jobs) for kind, jobs in kinds.items()}
-    peer = dict(found[MIXED])
+    peer = dict(speeds[MIXED])
     cost = peer.pop("klear") + min(starts) * 1e3 / (options.rounds * tests[MIXED])
     one, two = throughput(corpus, 1), throughput(corpus, 2)
     profile = "the profile pip" if PIP else "its default profile"
     print("| tests | programs: tests | klear | LiveCodeBench's runner | prime_code | python3 |")
     print("|---|---|---|---|---|---|")
-    for kind, sides in found.items():
+    for kind, sides in speeds.items():
         shown = [f"{sides[name]:.1f}" if name in sides else "–" for name in SIDES]
         print(f"| {kind} | {len(kinds[kind])}: {tests[kind]} | {' | '.join(shown)} |")
     result = {
         "bench": "judge",
         "ours": round(cost, 3),
         "peer": peer,
-        "rows": found,
+        "rows": speeds,
         "unit": "ms CPU per test",
         "ratio": round(peer["firejail"] / cost, 2) if "firejail" in peer else None,
         "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "

@@ -64,10 +64,10 @@ def problem_of(row: dict[str, Any]) -> str:
 def renumbered(text: str, chance: random.Random) -> str:
     """Every number of two digits or more, and half of the others, is another one of as many."""
 
-    def other(found: re.Match[str]) -> str:
-        size = len(found[0])
+    def other(match: re.Match[str]) -> str:
+        size = len(match[0])
         if size == 1 and chance.random() < 0.5:
-            return found[0]
+            return match[0]
         return str(chance.randrange(10 ** (size - 1), 10**size))
 
     return _NUMBER.sub(other, text)
@@ -106,11 +106,11 @@ def pairs(place: Path, model: str) -> tuple[list[NearMiss], Artifact, Artifact, 
     for folder in (place / "found", out):
         folder.mkdir(exist_ok=True)
     decontaminate.body(place / "found", problems, benchmarks, settings=DecontaminateSettings(n=9))
-    found = Artifact(stage="made", key="found", digest="found", folder=place / "found")
+    artifact = Artifact(stage="made", key="found", digest="found", folder=place / "found")
     runtime = PartsRuntime(rows_per_part=1024)
     settings = NearMissSettings(cosine=BANDS[0], model=model, runtime=runtime)
     began = time.process_time()
-    near_misses.body(out, problems, benchmarks, found, settings=settings)
+    near_misses.body(out, problems, benchmarks, artifact, settings=settings)
     took = time.process_time() - began
     return list(read_table(out / NEAR, NearMiss)), problems, benchmarks, took
 
@@ -130,17 +130,17 @@ def precision(near: list[NearMiss], unlabelled: Path | None) -> dict[str, Any]:
     to_read, result = [], dict[str, Any]()
     hits, right = 0, defaultdict[str, float](float)
     for low in sorted(by_band, reverse=True):
-        there = by_band[low]
-        chosen = sorted(there, key=lambda key: hashlib.sha256(key.encode()).digest())[:LABELLED]
-        to_read += [(low, key, there[key].row, there[key].item)
+        in_band = by_band[low]
+        chosen = sorted(in_band, key=lambda key: hashlib.sha256(key.encode()).digest())[:LABELLED]
+        to_read += [(low, key, in_band[key].row, in_band[key].item)
                     for key in chosen if key not in labels]  # fmt: skip
         verdicts = Counter(labels[key] for key in chosen if key in labels)
-        known = max(verdicts.total(), 1)
-        hits += len(there)
+        labelled = max(verdicts.total(), 1)
+        hits += len(in_band)
         for name, count in verdicts.items():
-            right[name] += count / known * len(there)
+            right[name] += count / labelled * len(in_band)
         result[f"{low:g}"] = {
-            "pairs": len(there),
+            "pairs": len(in_band),
             **verdicts,
             "precision_from": round(sum(right[name] for name in NEAR_MISS) / hits, 2),
             "with_variants_from": round(1 - (hits - sum(right.values()) + right["no"]) / hits, 2),

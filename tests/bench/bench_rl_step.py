@@ -114,7 +114,7 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
 
     sequences, a_pass = options.prompts * ROLLOUTS // updates, options.peer_sequences
     accumulation = 1 if kind == "ours" else sequences // a_pass
-    told = {
+    config = {
         "output_dir": str(options.checkpoint.parent / kind),
         "per_device_train_batch_size": sequences if kind == "ours" else a_pass,
         "gradient_accumulation_steps": accumulation,
@@ -147,9 +147,9 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     }
     if kind == "ours":
         shared = {"policy_loss": "clip_higher", "lm_weight": 0.0, "advantage_std": "unbiased"}
-        args = GPPOConfig(micro_batch_tokens=options.budget, **shared, **told)
+        args = GPPOConfig(micro_batch_tokens=options.budget, **shared, **config)
         return GPPOTrainer(args=args, **common)
-    return GRPOTrainer(args=GRPOConfig(loss_type="dapo", beta=0.0, **told), **common)
+    return GRPOTrainer(args=GRPOConfig(loss_type="dapo", beta=0.0, **config), **common)
 
 
 def state_of(device: str) -> tuple[float, float, float]:
@@ -281,7 +281,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         live, tokens = token_counts(options, 0)
         gap = difference(Path(scratch), live / tokens)
     live = sum(token_counts(options, s)[0] for s in range(1, options.steps + 1)) / options.steps
-    speed = {kind: live / found["seconds"] for kind, found in (("ours", ours), ("peer", peer))}
+    speed = {kind: live / figures["seconds"] for kind, figures in (("ours", ours), ("peer", peer))}
     setup = (
         f"{options.prompts} prompts x {ROLLOUTS}, {UPDATES} updates, answers to {options.longest} "
         f"tokens, {round(options.dead * options.prompts)} of {options.prompts} groups dead, model "

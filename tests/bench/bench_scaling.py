@@ -116,8 +116,8 @@ def timed(work: Work, workers: int) -> tuple[Clock, Any]:
         os.sched_setaffinity(0, sorted(every)[:workers])
         with tempfile.TemporaryDirectory() as out:
             clock = Clock(workers)
-            made = work(Path(out), workers, clock)
-            return clock, made
+            result = work(Path(out), workers, clock)
+            return clock, result
     finally:
         os.sched_setaffinity(0, every)
 
@@ -143,8 +143,8 @@ def main() -> None:
         for name, work in stages(Path(folder), texts, options.answers).items():
             ones, twos = list[Clock](), list[Clock]()
             for _ in range(options.rounds):
-                (one, made), (two, again) = timed(work, 1), timed(work, 2)
-                assert made == again, f"{name}: two workers made something else"
+                (one, alone), (two, again) = timed(work, 1), timed(work, 2)
+                assert alone == again, f"{name}: two workers made something else"
                 ones.append(one)
                 twos.append(two)
             cpu[name] = min(c.cpu for c in ones), min(c.cpu for c in twos)
@@ -154,7 +154,7 @@ def main() -> None:
             )
     one, two = (sum(seconds[i] for seconds in cpu.values()) for i in (0, 1))
     where = "Ray" if os.environ.get("KLEAR_RAY_ADDRESS") else "local processes"
-    said = {
+    line = {
         "bench": "scaling",
         "ours": round(one / two, 3),
         "peer": {"asked": ASKED},
@@ -163,7 +163,7 @@ def main() -> None:
         "setup": f"{options.rows} rows ({kind}), {options.answers} programs of 16 tests; "
         f"{where}; CPU seconds: {told(cpu)}; wall seconds: {told(wall)}",
     }
-    print(json.dumps(said))
+    print(json.dumps(line))
 
 
 if __name__ == "__main__":

@@ -57,10 +57,10 @@ def write(path: Path, size: int) -> int:
         with path.open("wb") as file:
             file.writelines(orjson.dumps(row) + b"\n" for row in rows(count))
         return count
-    some, made = list[dict[str, str]](), rows(count)
+    some, columns = list[dict[str, str]](), rows(count)
     schema = pa.schema([(name, pa.string()) for name in ("problem", "answer", "solution")])
     with pq.ParquetWriter(path, schema) as writer:
-        while some := [row for _, row in zip(range(GROUP), made, strict=False)]:
+        while some := [row for _, row in zip(range(GROUP), columns, strict=False)]:
             writer.write_table(pa.Table.from_pylist(some, schema))
     return count
 
@@ -68,7 +68,7 @@ def write(path: Path, size: int) -> int:
 def run(stage: str, place: Path, file: Path | None) -> dict[str, float]:
     """One stage below `place`, in this process: its peak, seconds and the rows that it kept."""
     (place / stage).mkdir()
-    made = {name: Artifact(stage=name, key=name, digest=name, folder=place / name)
+    artifacts = {name: Artifact(stage=name, key=name, digest=name, folder=place / name)
             for name in ("benchmarks", *STAGES)}  # fmt: skip
     began = time.process_time()
     metrics: Mapping[str, float]
@@ -77,10 +77,10 @@ def run(stage: str, place: Path, file: Path | None) -> dict[str, float]:
         settings = CollectSettings(root=str(place), sources=(source,))
         metrics = collect.body(place / stage, settings=settings, seed=0)
     elif stage == "dedup":
-        metrics = dedup.body(place / stage, made["collect"], settings=DedupSettings())
+        metrics = dedup.body(place / stage, artifacts["collect"], settings=DedupSettings())
     else:
-        asked = made["dedup"], made["benchmarks"]
-        metrics = decontaminate.body(place / stage, *asked, settings=DecontaminateSettings())
+        inputs = artifacts["dedup"], artifacts["benchmarks"]
+        metrics = decontaminate.body(place / stage, *inputs, settings=DecontaminateSettings())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     return {"peak_mb": peak, "cpu_s": round(time.process_time() - began, 1), **metrics}
 
@@ -92,12 +92,12 @@ def measure(kind: str, size: int) -> dict[str, Any]:
         items.write_text(json.dumps({"problem": ITEM, "answer": "1"}) + "\n")
         in_a_process(run, "benchmarks", place, items)
         count = in_a_process(write, place / f"rows.{kind}", size)
-        found: dict[str, Any] = {"rows": count}
+        figures: dict[str, Any] = {"rows": count}
         for stage in STAGES:
             got = in_a_process(run, stage, place, place / f"rows.{kind}")
-            found[stage] = {name: got[name] for name in ("peak_mb", "cpu_s", "kept")}
-    print(kind, size, json.dumps(found), file=sys.stderr, flush=True)
-    return found
+            figures[stage] = {name: got[name] for name in ("peak_mb", "cpu_s", "kept")}
+    print(kind, size, json.dumps(figures), file=sys.stderr, flush=True)
+    return figures
 
 
 def main() -> None:

@@ -131,8 +131,8 @@ def functions_beside(function: str, prompt: str) -> str:
 def evalplus_suite(row: dict[str, Any], function: str) -> TestSuite:
     """The tests of a row of MBPP+. Raises ValueError where JSON has turned inputs into something
     that the reference itself fails on: tuples into lists, complex numbers into texts."""
-    found = "found" if function in AS_FOUND else ""
-    command = [sys.executable, "-s", "-P", "-c", EXPECTED_PROGRAM, found]
+    whether = "found" if function in AS_FOUND else ""
+    command = [sys.executable, "-s", "-P", "-c", EXPECTED_PROGRAM, whether]
     seed = {"PYTHONHASHSEED": "0"}  # some results are lists made of sets
     done = subprocess.run(
         command, input=json.dumps(row), capture_output=True, text=True, timeout=60, env=seed
@@ -141,7 +141,7 @@ def evalplus_suite(row: dict[str, Any], function: str) -> TestSuite:
     if lost:
         count = f"{len(lost)} of {len(lost) + len(calls)}"
         raise ValueError(f"unjudgeable: its reference fails on {count} inputs: {lost[0][:100]}")
-    form = "assert set({call}) == set({output!r})" if function in AS_SETS else found and FOUND
+    form = "assert set({call}) == set({output!r})" if function in AS_SETS else whether and FOUND
     if not form:
         return parse_suite({"kind": "call", "fn_name": function, "cases": calls})
     texts = [f"{function}(*{call['args']!r})" for call in calls]
@@ -161,23 +161,23 @@ class Run:
     def judge(self, entry: Entry, settings: JudgeSettings) -> None:
         """A verdict that is not the publisher's becomes a finding."""
         side = "right" if entry.right else "wrong"
-        about = {"name": entry.name, "right": entry.right, "note": entry.note}
+        fields = {"name": entry.name, "right": entry.right, "note": entry.note}
         if entry.suite is None:
             self.counts["unjudgeable" if entry.right else "wrong not judged"] += 1
-            self.findings.append({**about, "verdict": "no tests", "reason": entry.note})
+            self.findings.append({**fields, "verdict": "no tests", "reason": entry.note})
             return
         try:
-            found = judge_program(self.sandbox, entry.suite, entry.program, settings)
+            verified = judge_program(self.sandbox, entry.suite, entry.program, settings)
         except (SandboxDied, TestsBroken) as error:
-            self.findings.append({**about, "verdict": "IE", "reason": str(error)})
+            self.findings.append({**fields, "verdict": "IE", "reason": str(error)})
             self.sandbox.close()
             self.sandbox.start()
             return
-        passes = found.verdict == "AC"
+        passes = verified.verdict == "AC"
         self.counts[f"{side} {'passes' if passes else 'fails'}"] += 1
-        self.counts["tests"] += found.total
+        self.counts["tests"] += verified.total
         if passes != entry.right:
-            self.findings.append({**about, "verdict": found.verdict, "reason": found.reason})
+            self.findings.append({**fields, "verdict": verified.verdict, "reason": verified.reason})
 
     def kodsport(self, every: int, only: str = "") -> None:
         """Accepted submissions first: the others get twice the time of the slowest of them."""

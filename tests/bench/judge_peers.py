@@ -68,8 +68,8 @@ def check_correctness(name: str) -> Callable[[dict[str, Any]], list[Any]]:
         if name == "livecodebench":
             tests = {"input_output": json.dumps(sample)}
             return module.check_correctness(tests, program, timeout=TIMEOUT_S)
-        given = {key: value for key, value in sample.items() if value is not None}
-        return module.check_correctness(given, program, timeout=TIMEOUT_S, debug=False)[0]
+        fields = {key: value for key, value in sample.items() if value is not None}
+        return module.check_correctness(fields, program, timeout=TIMEOUT_S, debug=False)[0]
 
     return judge
 
@@ -153,8 +153,8 @@ def main(name: str) -> None:
     for child in multiprocessing.active_children():
         child.join()
     tests = sum(len(entry["inputs"]) for entry in corpus)
-    found = {"passed": passed, "tests": tests, "cpu_s": sum(os.times()[:4]) - before}
-    print(json.dumps(found))
+    figures = {"passed": passed, "tests": tests, "cpu_s": sum(os.times()[:4]) - before}
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def store(results: int) -> dict[str, float]:
 
         with active(Run(store=here)):
             publish, hits = run_some(results), run_some(min(results, HITS))
-        found, times = {}, {}
+        figures, times = {}, {}
         looks: dict[str, Callable[[], Sized]] = {
             "list": lambda: lineage.results(here),
             "verify": lambda: list(care.damaged(here)),
@@ -123,10 +123,10 @@ def store(results: int) -> dict[str, float]:
         }
         for name, look in looks.items():
             began = time.process_time()
-            found[name] = len(look())
+            figures[name] = len(look())
             times[f"{name}_cpu_s"] = time.process_time() - began
-    assert found["list"] == found["verify"] == results
-    assert found["status"] == min(results, len(STAGES))
+    assert figures["list"] == figures["verify"] == results
+    assert figures["status"] == min(results, len(STAGES))
     return {"publish_cpu_ms": 1000 * publish / max(results, 1),
             "hit_cpu_ms": 1000 * hits / max(min(results, HITS), 1), **times}  # fmt: skip
 

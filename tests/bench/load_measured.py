@@ -47,16 +47,16 @@ def run(what: str, parts: Mapping[str, tuple[Part, int]], times: int = 4) -> Non
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", choices=parts, action="append", help="only this one (repeatable)")
     os.environ["OMP_NUM_THREADS"] = "1"
-    found = {}
+    figures = {}
     for name in parser.parse_args().part or parts:
         part, size = parts[name]
         sizes = (0, size // times, size)
         none, small, large = (in_a_process(_inside, part, n) for n in sizes)
         cpu = [max(m["cpu_s"] - none["cpu_s"], 0.01) for m in (small, large)]
         memory = [max(m["peak_mb"] - none["peak_mb"], 1) for m in (small, large)]
-        found[name] = {
+        figures[name] = {
             "size": size, "slope_cpu": slope(*cpu, times), "slope_memory": slope(*memory, times),
             "empty": none, "small": small, "large": large,
         }  # fmt: skip
-        print(name, json.dumps(found[name]), file=sys.stderr, flush=True)
-    print(json.dumps({"load": what, "parts": found}))
+        print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
+    print(json.dumps({"load": what, "parts": figures}))

@@ -100,7 +100,7 @@ def mlflow(points: int) -> dict[str, float]:
             put = time.monotonic()
             log.steps(lines[start : start + LINES_AT_ONCE])
             waits.append(time.monotonic() - put)
-        told = time.monotonic() - began
+        seconds = time.monotonic() - began
         assert tracker.flush(3600)
         arrived = time.monotonic() - began
         again = StageLog(tracker, parent, "rl", "k", {}, work)
@@ -109,7 +109,7 @@ def mlflow(points: int) -> dict[str, float]:
         assert tracker.flush(600)
         reopened = time.monotonic() - began
         _, memory = _cpu_and_memory([server, *server.children(recursive=True)])
-    return {"told_s": told, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,
+    return {"told_s": seconds, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,
             "reopened_s": reopened, "server_mb": memory / (1 << 20)}  # fmt: skip
 
 

@@ -24,14 +24,14 @@ def grams(text: str) -> list[str]:
 
 
 def lookups(benchmarks: Benchmarks) -> dict[str, dict[str, set[int]]]:
-    found = {}
+    figures = {}
     for name, items in benchmarks.items():
         lookup: dict[str, set[int]] = defaultdict(set)
         for number, item in enumerate(items):
             for gram in grams(item):
                 lookup[gram].add(number)
-        found[name] = lookup
-    return found
+        figures[name] = lookup
+    return figures
 
 
 def core_loop(path: Path, benchmarks: Benchmarks) -> list[bool]:

@@ -67,8 +67,8 @@ def _real() -> list[str]:
             if "skythought" in path.parent.name:  # long answers: a paragraph is a document
                 texts += [p for p in row["response"].split("\n\n") if len(p) > 300][:27]
                 continue
-            found = (row[name] for name in FIELDS if isinstance(row.get(name), str))
-            texts += {t: None for t in found if t != row.get("answer") or len(t) > LONG_ANSWER}
+            fields = (row[name] for name in FIELDS if isinstance(row.get(name), str))
+            texts += {t: None for t in fields if t != row.get("answer") or len(t) > LONG_ANSWER}
     return [text for text in texts if text.strip()]
 
 

@@ -23,10 +23,10 @@ Shot = Callable[[str], None]
 @pytest.fixture(scope="module")
 def chromium() -> str:
     names = ("chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if (path := shutil.which(name))), None)
-    if found is None:
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
         pytest.skip("needs Chromium: apt-get install --no-install-recommends chromium")
-    return found
+    return program
 
 
 @pytest.fixture(scope="module")

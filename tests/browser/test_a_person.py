@@ -260,8 +260,8 @@ def test_mlflow_shows(
     (run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
     if stage:
         query = f"tags.`mlflow.parentRunId` = '{run}' and tags.`klear.stage` = '{stage}'"
-        (found,) = place.tracked(query, "tiny")
-        run = found.info.run_id
+        (match,) = place.tracked(query, "tiny")
+        run = match.info.run_id
     runs = f"{place.mlflow_url}/#/experiments/{place.experiment('tiny')}/runs"
     page.goto(f"{runs}/{run}{tab}?workflowType=machine_learning")
     for text in shown:

@@ -13,5 +13,5 @@ from place import Place, place_in
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with place_in(tmp_path_factory.mktemp("chaos")) as made:
-        yield made
+    with place_in(tmp_path_factory.mktemp("chaos")) as running:
+        yield running

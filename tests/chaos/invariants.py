@@ -64,18 +64,18 @@ def missing(reference: Manifests, store: Path) -> list[str]:
 def curves(store: Path, folder: Path | None = None) -> dict[str, dict[int, dict[str, float]]]:
     """Stage → step → metrics without clocks, of all results or of that in `folder`; AssertionError
     on a step that is there twice."""
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    by_folder: dict[str, dict[int, dict[str, float]]] = {}
     files = folder.glob("logs/metrics.jsonl") if folder else store.glob("*/*/logs/metrics.jsonl")
     for file in sorted(files):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         steps = [line["step"] for line in lines]
         assert steps == sorted(set(steps)), f"{file}: steps {steps}"
-        found[file.parts[-4]] = {
+        by_folder[file.parts[-4]] = {
             line["step"]: {n: v for n, v in line["metrics"].items()
                            if not any(clock in n for clock in CLOCKS)}
             for line in lines
         }  # fmt: skip
-    return found
+    return by_folder
 
 
 def equal_curves(reference: Curves, store: Path, folder: Path | None = None) -> list[str]:
@@ -90,13 +90,13 @@ def equal_curves(reference: Curves, store: Path, folder: Path | None = None) -> 
         return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
 
     try:
-        found = curves(store, folder)
+        curve = curves(store, folder)
     except AssertionError as error:
         return [str(error)]
     return [
         f"{stage}: the curves differ"
         for stage, points in reference.items()
-        if comparable(stage, found.get(stage, {})) != comparable(stage, points)
+        if comparable(stage, curve.get(stage, {})) != comparable(stage, points)
     ]
 
 
@@ -137,9 +137,9 @@ def cleaned(place: Place) -> list[str]:
     for rubbish in waste(store, days=0)[0]:
         if rubbish.name.startswith((".work", ".trash")):
             remove(store, rubbish)
-    found = [p for pattern in (".work/*/*", ".trash/*", ".runs/*.json", "**/*.part", "**/*.partial")
-             for p in place.store.glob(pattern)]  # fmt: skip
-    return [f"left in the store: {p.relative_to(place.store)}" for p in found]
+    patterns = (".work/*/*", ".trash/*", ".runs/*.json", "**/*.part", "**/*.partial")
+    leftovers = [p for pattern in patterns for p in place.store.glob(pattern)]
+    return [f"left in the store: {p.relative_to(place.store)}" for p in leftovers]
 
 
 def no_lock(place: Place) -> list[str]:
@@ -163,7 +163,8 @@ def no_orphan(place: Place) -> list[str]:
 
 def sound(place: Place) -> list[str]:
     """All that holds of a place whatever ran in it."""
-    return [check for of in (no_orphan, no_lock, nothing_half, cleaned) for check in of(place)]
+    checks = (no_orphan, no_lock, nothing_half, cleaned)
+    return [problem for check in checks for problem in check(place)]
 
 
 def prefect_knows(place: Place) -> list[str]:

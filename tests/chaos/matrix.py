@@ -131,12 +131,12 @@ class Attacker:
                     self.report.broken.append("a run whose stage was killed says it succeeded")
                 for process in left(tree):
                     with suppress(psutil.Error):
-                        said = f"left running: {process.pid} {process.cmdline()[:6]}"
-                        self.report.broken.append(said)
+                        problem = f"left running: {process.pid} {process.cmdline()[:6]}"
+                        self.report.broken.append(problem)
         self.report.killed += [(strike.stage, victim) for victim in killed]
         self.report.broken += invariants.nothing_half(self.place)
-        told = f"{strike.stage:17} at {strike.share:5.0%} {', '.join(killed) or 'nobody'}"
-        print(f"{len(self.report.killed):4d}  {told}", flush=True)
+        line = f"{strike.stage:17} at {strike.share:5.0%} {', '.join(killed) or 'nobody'}"
+        print(f"{len(self.report.killed):4d}  {line}", flush=True)
 
     def run_until(self, stage: str) -> Attempt:
         """The run that is under way, or the same command again. It ends after the stage: else it
@@ -163,11 +163,11 @@ class Attacker:
         """Judges start their workers and sandboxes when there is work for them: some patience."""
         started_late = victim in ("child", "judge worker", "sandbox")
         deadline = time.monotonic() + (LOOK_S if started_late else 1.0)
-        while not (found := ROLES[victim](attempt)):
+        while not (victims := ROLES[victim](attempt)):
             if time.monotonic() > deadline or attempt.is_over(stage) or attempt.has_ended():
                 return None
             time.sleep(0.01)
-        return found[0]
+        return victims[0]
 
 
 def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
@@ -237,7 +237,7 @@ def main() -> int:
         print(f"the stores and logs are in {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    said = {
+    summary = {
         "bench": "chaos", "seed": wanted.seed, "attempts": report.attempts,
         "kills": len(report.killed) + len(vllm.killed),
         "seconds": round(time.monotonic() - began),
@@ -245,7 +245,7 @@ def main() -> int:
         "vllm": {"killed": vllm.killed, "answers_kept": vllm.kept, "stage_starts": vllm.starts},
         "unmet": unmet, "broken": len(broken),
     }  # fmt: skip
-    print(json.dumps(said))
+    print(json.dumps(summary))
     return 1 if broken or unmet else 0
 
 

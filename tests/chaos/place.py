@@ -80,13 +80,13 @@ class Place(Home):
 
     def processes_of_runs(self) -> list[psutil.Process]:
         """Living processes of this home that are neither servers nor what servers need."""
-        servers, found = {os.getpid()}, []
+        servers, processes = {os.getpid()}, []
         for pid in self.servers().values():
             servers |= {pid, *(p.pid for p in below(pid))}
         for pid in set(self.of_this_home("")) - servers:
             with suppress(*GONE):
-                found.append(psutil.Process(pid))
-        return found
+                processes.append(psutil.Process(pid))
+        return processes
 
 
 @contextmanager
@@ -122,8 +122,8 @@ def judge_worker(attempt: Attempt) -> list[psutil.Process]:
 def _forked(attempt: Attempt) -> list[psutil.Process]:
     """What Python's fork server has forked: workers for parts, and those of the judge."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
-    found = commanded("multiprocessing.forkserver", tree)
-    return [child for server in found for child in _children(server) if child in found]
+    servers = commanded("multiprocessing.forkserver", tree)
+    return [child for server in servers for child in _children(server) if child in servers]
 
 
 def sandbox(attempt: Attempt) -> list[psutil.Process]:

@@ -92,8 +92,8 @@ class Asking:
 
     def answered(self) -> int:
         """Whole lines of the journal, while the stage is under way."""
-        found = self.store.glob(".work/distill/*/.resume/**/*.jsonl")
-        return sum(file.read_bytes().count(b"\n") for file in found)
+        files = self.store.glob(".work/distill/*/.resume/**/*.jsonl")
+        return sum(file.read_bytes().count(b"\n") for file in files)
 
     @property
     def is_running(self) -> bool:
@@ -118,7 +118,7 @@ class Asking:
         return digest, list(read_table(folder / "samples.parquet", Sample))
 
 
-def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None:
+def strike(blow: Blow, server: VLLMServer, asking: Asking, findings: Found) -> None:
     """Wait for the moment, kill, look around, and start again what has to be."""
     if blow.late or not asking.is_running:
         asking.end()  # the same command, with another patience
@@ -129,23 +129,23 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, found: Found) -> None
         time.sleep(0.02)
     before = asking.answered()
     if not asking.is_running:
-        found.missed.append(blow.victim)
+        findings.missed.append(blow.victim)
         return
     tree = server.kill(blow.victim)
-    found.killed.append(blow.victim)
+    findings.killed.append(blow.victim)
     server.mark_crashed(tree)
     if blow.late:  # the stage ends by itself, with one line that helps
-        code, said = asking.wait(), asking.said()
+        code, output = asking.wait(), asking.said()
         wanted = (asking.url, "finished answers are kept")
-        if code != 1 or "\n" in said or not all(word in said for word in wanted):
-            found.broken.append(f"the stage gave up with exit code {code} and said: {said}")
+        if code != 1 or "\n" in output or not all(word in output for word in wanted):
+            findings.broken.append(f"the stage gave up with exit code {code} and said: {output}")
     server.start()
     server.wait()
     if asking.is_running and asking.answered() < before:
-        found.broken.append(f"{before} answers were on file, {asking.answered()} are left")
-    found.kept.append(before)
-    how = "given up" if blow.late else "waited for"
-    print(f"{blow.victim:7} after {before} of {REQUESTS} answers, {how}", flush=True)
+        findings.broken.append(f"{before} answers were on file, {asking.answered()} are left")
+    findings.kept.append(before)
+    outcome = "given up" if blow.late else "waited for"
+    print(f"{blow.victim:7} after {before} of {REQUESTS} answers, {outcome}", flush=True)
 
 
 def run(folder: Path, blows: list[Blow]) -> Found:
@@ -153,27 +153,27 @@ def run(folder: Path, blows: list[Blow]) -> Found:
     (folder / "problems").mkdir()
     rows = countdown.generate(random.Random(0), PROBLEMS, "train")
     write_table(folder / "problems" / "kept.parquet", Problem, rows)
-    found = Found()
+    findings = Found()
     with VLLMServer(tiny_teacher(folder), folder / "vllm.log") as server:
-        whole, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
+        unharmed, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
         try:
-            whole.start(PATIENT)
-            assert whole.wait() == 0, whole.said()
+            unharmed.start(PATIENT)
+            assert unharmed.wait() == 0, unharmed.said()
             for blow in blows:
-                strike(blow, server, asking, found)
+                strike(blow, server, asking, findings)
             if not asking.is_running:
                 asking.start(PATIENT)
             if asking.wait():
-                found.broken.append(f"the stage did not end well: {asking.said()}")
-            elif asking.result() != whole.result():
-                found.broken.append("digest or answers are not the undisturbed ones")
+                findings.broken.append(f"the stage did not end well: {asking.said()}")
+            elif asking.result() != unharmed.result():
+                findings.broken.append("digest or answers are not the undisturbed ones")
             elif len({(s.problem_id, s.index) for s in asking.result()[1]}) != REQUESTS:
-                found.broken.append("not every request has one answer")
+                findings.broken.append("not every request has one answer")
         finally:
             asking.end()
-            whole.end()
-    found.starts = asking.starts
-    return found
+            unharmed.end()
+    findings.starts = asking.starts
+    return findings
 
 
 def ask(problems: str, store: str, url: str, retries: str) -> int:

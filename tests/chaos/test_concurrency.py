@@ -83,20 +83,20 @@ def met_in_the_judge(both: list[Attempt]) -> dict[str, Counter[str]]:
 
 def outcomes(*texts: str) -> dict[str, Counter[str]]:
     """Stage → how often it was computed (✓) and reused (=)."""
-    found: dict[str, Counter[str]] = {}
+    by_stage: dict[str, Counter[str]] = {}
     for text in texts:
         ended = re.findall(r"^([✓✗]) (\w+) ", text, re.MULTILINE)
         for mark, stage in [*ended, *(("=", stage) for stage in cached(text))]:
-            found.setdefault(stage, Counter())[mark] += 1
-    return found
+            by_stage.setdefault(stage, Counter())[mark] += 1
+    return by_stage
 
 
 def test_two_runs_that_share_half_of_their_stages_compute_each_of_them_once(
     place: Place, start: Start
 ) -> None:
     first, second = start(), start("--set", "distill.samples_per_prompt=2")
-    found = outcomes(ended(first), ended(second))
-    assert found == {
+    actions = outcomes(ended(first), ended(second))
+    assert actions == {
         **{s: Counter({"✓": 1, "=": 1}) for s in SHARED},
         **{s: Counter({"✓": 2}) for s in STAGES[4:]},
     }
@@ -108,9 +108,9 @@ def test_two_runs_that_share_half_of_their_stages_compute_each_of_them_once(
 def test_a_stage_forced_twice_at_once_is_redone_once(place: Place, start: Start) -> None:
     ended(start(*LONG, until="difficulty"))
     forced = [start(*LONG, "--force", "judge", until="difficulty") for _ in range(2)]
-    found = met_in_the_judge(forced)
-    assert found["judge"] == Counter({"✓": 1, "=": 1})
-    assert found["difficulty"] == Counter({"=": 2})  # equal bytes keep their descendants
+    actions = met_in_the_judge(forced)
+    assert actions["judge"] == Counter({"✓": 1, "=": 1})
+    assert actions["difficulty"] == Counter({"=": 2})  # equal bytes keep their descendants
     assert invariants.sound(place) == []
 
 
@@ -132,7 +132,7 @@ def test_when_the_holder_is_killed_one_of_those_that_wait_takes_over(
 def test_of_two_identical_runs_one_computes_and_the_other_waits_says_so_and_reuses(
     place: Place, start: Start
 ) -> None:
-    found = met_in_the_judge([start(*LONG), start(*LONG)])
-    assert found == {s: Counter({"✓": 1, "=": 1}) for s in STAGES}
+    actions = met_in_the_judge([start(*LONG), start(*LONG)])
+    assert actions == {s: Counter({"✓": 1, "=": 1}) for s in STAGES}
     assert not Path(place.store / ".trash").exists()
     assert invariants.sound(place) == []

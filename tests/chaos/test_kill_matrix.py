@@ -39,8 +39,8 @@ def test_whoever_is_killed_the_results_are_those_of_an_undisturbed_run(
 
 def test_a_killed_vllm_server_costs_no_answer_and_changes_none(tmp_path: Path) -> None:
     moment = random.Random(SEED).uniform(0.1, 0.8)
-    found = run(tmp_path, [Blow("server", moment, late=True)])
-    assert found.broken == []
-    assert found.killed == ["server"]
-    assert found.starts == 2  # the one that gave up, and the same command again
-    assert 0 < found.kept[0] < REQUESTS  # it died in the middle, not before and not after
+    findings = run(tmp_path, [Blow("server", moment, late=True)])
+    assert findings.broken == []
+    assert findings.killed == ["server"]
+    assert findings.starts == 2  # the one that gave up, and the same command again
+    assert 0 < findings.kept[0] < REQUESTS  # it died in the middle, not before and not after

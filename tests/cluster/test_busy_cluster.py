@@ -63,12 +63,12 @@ def end(actors: list[Any]) -> None:
 def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
     others: list[Any], place: Path
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     begun = time.monotonic()
     with watched("collect", PATIENCE_S / 60) as beat:
 
         def listen(done: float, total: float, note: str) -> None:
-            said.append(f"{done:g} of {total:g} {note}")
+            messages.append(f"{done:g} of {total:g} {note}")
             beat(note)
             if time.monotonic() > begun + 1.5 * PATIENCE_S:
                 end(others)
@@ -77,31 +77,31 @@ def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
             folders = list(computed_parts(place / "parts", [1, 2, 3], work.write_square))
 
     assert [int((folder / "square").read_text()) for folder in folders] == [1, 4, 9]
-    assert said[0] == f"0 of 0 {BUSY}"
-    assert said[-3:] == ["1 of 3 parts", "2 of 3 parts", "3 of 3 parts"]
+    assert messages[0] == f"0 of 0 {BUSY}"
+    assert messages[-3:] == ["1 of 3 parts", "2 of 3 parts", "3 of 3 parts"]
 
 
 def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not(
     others: list[Any],
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     def tell(done: float, total: float, note: str) -> None:
-        said.append(note)
-        if len(said) == NOTES:
+        messages.append(note)
+        if len(messages) == NOTES:
             end(others)
 
     with listening(tell), Judge(JudgeSettings(runtime=JudgeRuntime(workers=2))) as judge:
         surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
         assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
-        assert set(said) == {BUSY}
-        waited = len(said)
+        assert set(messages) == {BUSY}
+        waited = len(messages)
         assert waited >= NOTES
         tests = {"kind": "stdin", "cases": [{"input": "1", "output": "1"}], "time_limit_s": 60}
         slow = Problem.model_validate({"domain": "code", "prompt": "Echo.", "tests": tests})
         program = "```python\nimport time; time.sleep(2)\nprint(input())\n```"
         assert judge.judge(slow, f"<think></think>\n{program}").verdict == "AC"
-    assert len(said) == waited
+    assert len(messages) == waited
 
 
 @pytest.mark.usefixtures("others")

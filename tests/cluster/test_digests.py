@@ -31,8 +31,8 @@ def tiny() -> Pipeline:
 def digests(store: Path, display: Any = None) -> dict[str, str]:
     """The digest of every stage's result."""
     with active(Run(store=Store(store), **({"display": display} if display else {}))):
-        made = run_stages(tiny(), until="filter_rl")
-    return {artifact.stage: artifact.digest for artifact in made.values()}
+        results = run_stages(tiny(), until="filter_rl")
+    return {artifact.stage: artifact.digest for artifact in results.values()}
 
 
 class NodeKiller:

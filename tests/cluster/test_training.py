@@ -57,7 +57,7 @@ def train(start: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launch, "command_of", command_of)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def run(kind: str, out: Path, how: Launch) -> int:
+    def run(kind: str, out: Path, spec: Launch) -> int:
         out.mkdir(parents=True)
         scripts.update(ray=["loopback.py", "launch"])
         model = start["checkpoint"]
@@ -65,7 +65,7 @@ def train(start: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
         if kind == "rl":
             scripts.update(ray=["loopback.py", "fixed"], alone=["fixed_answers.py"])
             job = RLJob(out=out, checkpoint=model, problems=start["problems"], settings=RL)
-        return int(launch.run_launched(job, out, how).get("restarts", 0))
+        return int(launch.run_launched(job, out, spec).get("restarts", 0))
 
     return run
 

@@ -34,10 +34,10 @@ def test_arms_are_valid_runs_that_differ_in_the_settings_that_they_name_alone(na
 
 def test_steadiness_without_a_learning_curve_is_refused_before_anything_is_computed():
     spec = load_ablation("fig5_zero_advantage")
-    told = spec.model_dump()
-    told["scales"]["tiny"]["set"] = {}
+    fields = spec.model_dump()
+    fields["scales"]["tiny"]["set"] = {}
     with pytest.raises(ConfigError, match="steadiness on countdown_test needs its curve: set rl_m"):
-        Ablation.model_validate(told).settings("tiny", "filtered", 0)
+        Ablation.model_validate(fields).settings("tiny", "filtered", 0)
 
 
 def trained_on(profile: str, name: str, arm: str) -> set[str]:
@@ -50,12 +50,12 @@ def trained_on(profile: str, name: str, arm: str) -> set[str]:
 
 def test_no_two_experiments_are_one_at_any_scale():
     """Tables 4 and 5 once cut math and code alike at the paper's scale."""
-    asked: list[tuple[str, str, set[str]]] = []
+    experiments: list[tuple[str, str, set[str]]] = []
     for name, profile in SHIPPED:
         spec = load_ablation(name)
         arms = {spec.settings(profile, a.name, 0).model_dump_json() for a in spec.arms}
-        assert (profile, spec.scored, arms) not in asked, (profile, name)
-        asked.append((profile, spec.scored, arms))
+        assert (profile, spec.scored, arms) not in experiments, (profile, name)
+        experiments.append((profile, spec.scored, arms))
 
 
 def test_the_tables_of_sources_add_sources_of_one_domain():
@@ -87,8 +87,8 @@ def test_the_rewards_of_figure_3_differ_in_what_a_test_pays_alone():
 
 def test_the_papers_filter_of_figure_4_keeps_half_and_more():
     """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
-    found = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
-    assert (found.code_threshold, found.code_inclusive) == (0.5, True)
+    filters = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
+    assert (filters.code_threshold, filters.code_inclusive) == (0.5, True)
 
 
 def test_an_unknown_experiment_profile_or_arm_is_one_line():
@@ -109,12 +109,12 @@ def test_an_unknown_experiment_profile_or_arm_is_one_line():
 
 
 def test_runs_that_share_starts_differ_in_the_seed_of_the_scored_stage():
-    told = load_ablation("fig2_power").model_dump() | {"starts": 4}
-    shared = Ablation.model_validate(told)
+    fields = load_ablation("fig2_power").model_dump() | {"starts": 4}
+    shared = Ablation.model_validate(fields)
     runs = [shared.settings("tiny", "gppo", seed) for seed in (2, 6, 1000)]
     seeds = [(run.seed, run.rl_math.seed, run.rl_code.seed) for run in runs]
     assert seeds == [(2, 2, None), (2, 6, None), (0, 1000, None)]
-    own = Ablation.model_validate(told | {"starts": None}).settings("tiny", "gppo", 6)
+    own = Ablation.model_validate(fields | {"starts": None}).settings("tiny", "gppo", 6)
     assert (own.seed, own.rl_math.seed) == (6, None)
     of_sft = load_ablation("table3_teacher").model_dump()
     with pytest.raises(ValueError, match="starts=4 shares SFT, which scored=sft compares"):

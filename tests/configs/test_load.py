@@ -187,7 +187,7 @@ def test_a_run_is_called_after_profile_seed_and_what_differs(overrides: list[str
 
 
 def test_a_profile_from_a_file_is_compared_with_itself_unless_the_file_is_given():
-    mine = load_profile("tiny", ["profile=mine", "sft.epochs=2"])
-    assert run_name(mine) == "mine-seed0"
-    assert run_name(mine, load_profile("tiny")) == "mine-seed0 · sft.epochs=2"
-    assert differences(mine, load_profile("tiny")) == [("sft.epochs", "2")]
+    changed = load_profile("tiny", ["profile=mine", "sft.epochs=2"])
+    assert run_name(changed) == "mine-seed0"
+    assert run_name(changed, load_profile("tiny")) == "mine-seed0 · sft.epochs=2"
+    assert differences(changed, load_profile("tiny")) == [("sft.epochs", "2")]

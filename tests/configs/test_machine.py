@@ -56,7 +56,7 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "expected"),
     [
         ({"shared": "bucket/folder"}, "KLEAR_SHARED: bucket/folder is no address; write s3://"),
         ({"store": "s3://a/b", "shared": "s3://a/c"}, "KLEAR_STORE: s3:/a/b is no local folder"),
@@ -69,9 +69,9 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
         ({"mlflow_url": "services:4271"}, "KLEAR_MLFLOW_URL: services:4271 must start with http"),
     ],
 )
-def test_a_wrong_variable_is_named_without_its_secret(monkeypatch, variables, said):
+def test_a_wrong_variable_is_named_without_its_secret(monkeypatch, variables, expected):
     message = refused(monkeypatch, **variables)
-    assert said in message
+    assert expected in message
     assert WORD not in message
 
 
@@ -98,12 +98,12 @@ def test_servers_open_to_the_network_need_a_password(monkeypatch):
 )
 def test_a_child_with_the_environment_sees_the_same_machine(monkeypatch, tmp_path, variables):
     machine = machine_of(monkeypatch, home=tmp_path / "h", **variables)
-    told = machine.environment()
-    for name, value in told.items():
+    environment = machine.environment()
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir("/")
     assert load_machine() == machine
-    folders = {v for n, v in told.items() if v.startswith("/") and n != "PREFECT_UI_API_URL"}
+    folders = {v for n, v in environment.items() if v.startswith("/") and n != "PREFECT_UI_API_URL"}
     assert all(Path(folder).is_relative_to(tmp_path / "h") for folder in folders)
 
 
@@ -112,9 +112,9 @@ def test_a_server_elsewhere_is_used_and_not_started_and_loopback_has_no_proxy(mo
     assert load_machine().is_here("prefect")
     machine = machine_of(monkeypatch, prefect_url="http://services:4271/api/")
     assert [machine.is_here(server) for server in ("prefect", "mlflow")] == [False, True]
-    told = machine.environment()
-    assert told["PREFECT_API_URL"] == "http://services:4271/api"
-    assert {"intranet.example", "127.0.0.1", "localhost"} <= set(told["NO_PROXY"].split(","))
+    environment = machine.environment()
+    assert environment["PREFECT_API_URL"] == "http://services:4271/api"
+    assert {"intranet.example", "127.0.0.1", "localhost"} <= set(environment["NO_PROXY"].split(","))
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_mlflow_answers_to_its_own_names_only(monkeypatch):
 
 
 def test_the_address_of_a_database_is_taken_apart():
-    found = parse_postgres(f"postgresql://us%40er:{QUOTED}@[::1]:6000/team")
-    assert found.password == SECRET
-    url = found.url("postgresql+asyncpg", found.database("prefect"))
+    database = parse_postgres(f"postgresql://us%40er:{QUOTED}@[::1]:6000/team")
+    assert database.password == SECRET
+    url = database.url("postgresql+asyncpg", database.database("prefect"))
     assert url == "postgresql+asyncpg://us%40er@[::1]:6000/team_prefect"
-    assert SECRET not in str(found)
+    assert SECRET not in str(database)
     plain = parse_postgres("postgresql://klear@db")
     assert (plain.password, plain.database("mlflow")) == ("", "klear_mlflow")
     socket = parse_postgres("postgresql://me@/klear?host=/var/run/postgresql")

@@ -98,18 +98,18 @@ def test_a_price_of_the_catalogue_has_a_host_a_model_two_amounts_and_a_date():
 
 def test_prices_are_found_by_host_and_either_name_and_the_settings_win():
     def prices(base_url: str, **more):
-        said = {"kind": "openai", "model": "m", "base_url": base_url, **more}
-        return EngineSettings.model_validate(said).prices
+        engine = {"kind": "openai", "model": "m", "base_url": base_url, **more}
+        return EngineSettings.model_validate(engine).prices
 
-    mine = "https://mine.services.ai.azure.com/openai/v1"
-    found = prices(mine, served_model="deepseek-r1")
-    assert found
-    assert found[:2] == (1.35, 5.4)
-    assert found.said.startswith("USD, DeepSeek-R1 at mine.services.ai.azure.com, 2026-")
-    assert prices(mine) is None
+    deployment = "https://mine.services.ai.azure.com/openai/v1"
+    of_deployment = prices(deployment, served_model="deepseek-r1")
+    assert of_deployment
+    assert of_deployment[:2] == (1.35, 5.4)
+    assert of_deployment.said.startswith("USD, DeepSeek-R1 at mine.services.ai.azure.com, 2026-")
+    assert prices(deployment) is None
     assert prices("http://localhost:8000/v1", model="DeepSeek-R1") is None
     runtime = {"output_price": 2.0}
-    assert prices(mine, model="DeepSeek-R1", runtime=runtime) == (0.0, 2.0, "")
+    assert prices(deployment, model="DeepSeek-R1", runtime=runtime) == (0.0, 2.0, "")
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,14 @@ def fill_inodes(disk: Path, free: int) -> None:
 
 def attempt(store: Path) -> dict[str, object]:
     """One run: what it said when it failed, and every published folder that is not whole."""
-    said, code = "", 0
+    reason, code = "", 0
     try:
         run_all(store)
     except OSError as error:
-        said, code = str(error), error.errno or 0
+        reason, code = str(error), error.errno or 0
     folders = {f"{p.parent.name}/{p.name}" for p in store.glob("[!.]*/*")}
     wrong = [problem for _, problem in damaged(Store(store)) if problem]
-    return {"said": said, "full": code == errno.ENOSPC, "published": len(folders), "wrong": wrong}
+    return {"said": reason, "full": code == errno.ENOSPC, "published": len(folders), "wrong": wrong}
 
 
 def main(disk: Path, what: str) -> None:

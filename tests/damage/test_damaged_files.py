@@ -62,8 +62,8 @@ UNREADABLE = "unreadable manifest (damaged, or a newer klear made it)"
 
 def contents(store: Path) -> dict[str, bytes]:
     """Every published file that is content; manifests and pages carry times and durations."""
-    found = (p for p in store.glob("[!.]*/**/*") if p.is_file() and p.name != MANIFEST)
-    return {str(p.relative_to(store)): p.read_bytes() for p in found if p.name != "README.md"}
+    files = (p for p in store.glob("[!.]*/**/*") if p.is_file() and p.name != MANIFEST)
+    return {str(p.relative_to(store)): p.read_bytes() for p in files if p.name != "README.md"}
 
 
 def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], object]) -> dict[str, bytes]:
@@ -75,15 +75,15 @@ def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], object]) -
 
 
 def check_recomputed(
-    store: Path, stage: str, said: str, before: dict[str, bytes], *, verify: bool = False
+    store: Path, stage: str, message: str, before: dict[str, bytes], *, verify: bool = False
 ) -> None:
     """`stage` alone is computed again, for a reason that says `said`, to the same bytes."""
     wrong = {name.partition("/")[0]: problem for name, problem in damaged(Store(store)) if problem}
     assert set(wrong) == {stage}
-    assert said in wrong[stage]
+    assert message in wrong[stage]
     lines = run_all(store, verify=verify)
     assert {s for s, outcome in lines.outcome.items() if outcome == "computed"} == {stage}
-    assert said in lines.why[stage]
+    assert message in lines.why[stage]
     assert contents(store) == before
     assert not [problem for _, problem in damaged(Store(store)) if problem]
 
@@ -118,7 +118,7 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (Path.unlink, "unreadable manifest (No such file or directory)"),
         (make_folder, "unreadable manifest (Is a directory)"),
@@ -132,9 +132,9 @@ def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage
     ],
 )
 @pytest.mark.parametrize("stage", FILES)
-def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, damage, said) -> None:
+def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, damage, message) -> None:
     before = hurt(spare, stage, MANIFEST, damage)
-    check_recomputed(spare, stage, said, before)
+    check_recomputed(spare, stage, message, before)
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_verify_names_a_result_without_a_readable_manifest(home: Path, capsys, l
     (manifest,) = home.glob(f"sft/*/{MANIFEST}")
     manifest.unlink() if left is None else manifest.write_text(left)
     assert main(["store", "verify"]) == 1
-    said = capsys.readouterr().out
-    assert f"damaged: sft/{manifest.parent.name} has " in said
-    assert "3 results read, 1 damaged" in said
+    output = capsys.readouterr().out
+    assert f"damaged: sft/{manifest.parent.name} has " in output
+    assert "3 results read, 1 damaged" in output
 
 
 def test_gc_keeps_what_a_damaged_result_may_need(home: Path, capsys) -> None:
@@ -207,16 +207,16 @@ def test_a_full_disk_never_leaves_a_published_stage_and_the_run_goes_on(
     begun = in_a_namespace('mount -t tmpfs -o "$0" none "$1"', options, disk)
     done = python(*begun, script=STAGES.with_name("small_disk.py"), arguments=(str(disk), what))
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    attempts = found["attempts"]
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    attempts = outcome["attempts"]
     assert attempts[0]["full"]
     assert not attempts[-1]["said"]
     assert not [a["wrong"] for a in attempts if a["wrong"]]
     assert all(a["full"] for a in attempts if a["said"])
     assert {a["published"] for a in attempts} > {0, 3}  # it failed in the middle too
-    whole = {p.parent.parent.name: json.loads(p.read_text())["digest"]
+    complete = {p.parent.parent.name: json.loads(p.read_text())["digest"]
              for p in (made / "store").glob(f"[!.]*/*/{MANIFEST}")}  # fmt: skip
-    assert found["digests"] == whole
+    assert outcome["digests"] == complete
 
 
 @pytest.mark.system
@@ -236,16 +236,16 @@ def test_a_file_and_a_manifest_that_may_not_be_read_are_recomputed(store: Path) 
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("how", ["permissions", "mount"])
+@pytest.mark.parametrize("obstacle", ["permissions", "mount"])
 def test_a_store_that_cannot_be_written_is_a_clear_stop_and_stays_as_it_is(
-    store: Path, how: str
+    store: Path, obstacle: str
 ) -> None:
     (weights,) = store.glob("sft/*/checkpoint/model.safetensors")
     kept = weights.read_bytes()
     weights.unlink()
     before, folders = below(store), [store, *(p for p in store.rglob("*") if p.is_dir())]
     begun, error = POWERLESS, errno.EACCES
-    if how == "mount":  # where no permission is missing: root cannot write either
+    if obstacle == "mount":  # where no permission is missing: root cannot write either
         # A user may make only a mount of their own read-only: the folder goes onto itself first.
         twice = 'mount --bind "$1" "$1" && mount -o "$0,bind" "$1"'
         begun, error, folders = in_a_namespace(twice, "remount,ro", store), errno.EROFS, []

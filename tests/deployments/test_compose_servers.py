@@ -46,8 +46,8 @@ class Services:
         self.begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self, service: str) -> dict[str, str]:
-        found = {n: v for n, v in os.environ.items() if not n.startswith(("KLEAR_", "PG"))}
-        found |= {
+        environment = {n: v for n, v in os.environ.items() if not n.startswith(("KLEAR_", "PG"))}
+        environment |= {
             "KLEAR_HOME": str(self.folder / service),  # a volume each
             "KLEAR_SECRETS": str(self.secrets),
             "KLEAR_PREFECT_PORT": str(self.ports["prefect"]),
@@ -61,7 +61,7 @@ class Services:
             "postgresql://klear@postgres": self.cluster.address,
         }
         variables: dict[str, str] = self.file["services"][service]["environment"]
-        return found | {n: here.get(v, v) for n, v in variables.items()}
+        return environment | {n: here.get(v, v) for n, v in variables.items()}
 
     def url(self, server: str) -> str:
         return f"http://{HOST}:{self.ports[server]}"
@@ -111,15 +111,15 @@ def status(url: str, password: str = "", body: Any = None) -> int:
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     with running_cluster() as cluster:
-        found = Services(tmp_path_factory.mktemp("compose"), cluster)
+        running = Services(tmp_path_factory.mktemp("compose"), cluster)
         try:
-            found.start("prefect")
-            found.start("mlflow")
-            found.await_answer("prefect", "/api/health")
-            found.await_answer("mlflow", "/health")
-            yield found
+            running.start("prefect")
+            running.start("mlflow")
+            running.await_answer("prefect", "/api/health")
+            running.await_answer("mlflow", "/health")
+            yield running
         finally:
-            for process in found.begun.values():
+            for process in running.begun.values():
                 rest = below(process.pid)
                 process.terminate()
                 process.wait(PATIENCE_S)
@@ -138,8 +138,8 @@ def test_both_servers_refuse_who_has_no_password(services: Services) -> None:
 
 def logged_steps(services: Services, stage: str, metric: str) -> list[int]:
     """The steps at which the stage's own log has the metric."""
-    (found,) = services.folder.glob(f"worker/store/{stage}/*/logs/metrics.jsonl")
-    lines = [json.loads(line) for line in found.read_text().splitlines()]
+    (file,) = services.folder.glob(f"worker/store/{stage}/*/logs/metrics.jsonl")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
     return sorted({line["step"] for line in lines if metric in line["metrics"]})
 
 
@@ -155,8 +155,8 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
         services.cluster.stop("immediate")
         time.sleep(AWAY_S)
         services.cluster.start()
-    said, _ = run.communicate(timeout=PATIENCE_S)
-    assert run.returncode == 0, said
+    output, _ = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, output
     assert any(services.folder.glob("worker/store/report/*/report.html"))
 
     def rows(query: str) -> list[str]:

@@ -91,11 +91,11 @@ class Endpoint:
             return await self._stream(request, text, model, usage, fault)
         await asyncio.sleep(self.latency_s)
         choice = {"index": 0, "finish_reason": "stop", "message": {"content": text}}
-        whole = json.dumps({"model": model, "choices": [choice], "usage": usage})
-        half = whole[: len(whole) // 2]
+        body = json.dumps({"model": model, "choices": [choice], "usage": usage})
+        half = body[: len(body) // 2]
         if not cut:
-            return _json(half if fault == "truncated JSON" else whole)
-        response = web.StreamResponse(headers={"content-length": str(len(whole))})
+            return _json(half if fault == "truncated JSON" else body)
+        response = web.StreamResponse(headers={"content-length": str(len(body))})
         await response.prepare(request)
         await response.write(half.encode())
         assert request.transport

@@ -223,8 +223,8 @@ def test_an_endpoint_that_is_not_there_is_named_in_one_line():
 def test_a_request_the_endpoint_calls_wrong_is_an_error_and_not_asked_again(endpoint_of):
     too_long = error(400, "maximum context length is 4096 tokens")
     with endpoint_of(lambda p, _: too_long if p.endswith("0") else "") as endpoint:
-        found = asked(engine(endpoint.url, concurrency=1), 3)
-    assert [(s.problem_id, s.finish_reason) for s in found] == [
+        answers = asked(engine(endpoint.url, concurrency=1), 3)
+    assert [(s.problem_id, s.finish_reason) for s in answers] == [
         ("p0", "error"), ("p1", "stop"), ("p2", "stop"),
     ]  # fmt: skip
     assert endpoint.attempts["question 0"] == 1
@@ -312,9 +312,9 @@ def test_killed_in_the_middle_of_every_fault_it_ends_with_the_same_samples(endpo
         first.kill()
         first.communicate()
         second = client(tmp_path, rows, endpoint.url)
-        said, errors = second.communicate(timeout=240)
+        output, errors = second.communicate(timeout=240)
         assert second.returncode == 0, errors[-3000:]
-    folder = Path(said.split()[-1])
+    folder = Path(output.split()[-1])
     samples = list(read_table(folder / "samples.parquet", Sample))
     assert [(s.problem_id, s.index, s.text) for s in samples] == [
         (p.id, i, endpoint.right_answer(p.prompt)) for p in rows for i in range(2)

@@ -36,17 +36,17 @@ def sums(tmp_path: Path) -> Path:
 
 def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
     code = main(["eval", *map(str, argv)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    output = capsys.readouterr()
+    return code, output.out, output.err
 
 
-def results(said: str) -> list[dict[str, Any]]:
-    return json.loads(folder(said).joinpath("results.json").read_text())
+def results(output: str) -> list[dict[str, Any]]:
+    return json.loads(folder(output).joinpath("results.json").read_text())
 
 
-def folder(said: str) -> Path:
+def folder(output: str) -> Path:
     """Where the results are, which the last line says."""
-    return Path(said.strip().rpartition("results: ")[2]).parent
+    return Path(output.strip().rpartition("results: ")[2]).parent
 
 
 def right_on_even(prompt: str) -> str:
@@ -59,9 +59,9 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, capsys):
     with endpoint_of(say=right_on_even) as endpoint:
         code, out, err = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
         assert code == 0, err
-        asked = endpoint.attempts.total()
+        attempts = endpoint.attempts.total()
         again = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
-        assert endpoint.attempts.total() == asked == 30
+        assert endpoint.attempts.total() == attempts == 30
     assert again[1].splitlines()[:2] == out.splitlines()[:2]
     (result,) = results(out)
     assert (result["avg"], result["pass_at_k"], result["majority_at_k"]) == (0.5, 0.5, 0.5)
@@ -80,18 +80,18 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, capsys):
 def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
     endpoint_of, sums, capsys
 ):
-    asked = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
-    asked |= {"top_k": 20, "repetition_penalty": 1.05}
-    options = [x for n, v in asked.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
+    parameters = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
+    parameters |= {"top_k": 20, "repetition_penalty": 1.05}
+    options = [x for n, v in parameters.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
     few = ("--limit", 2, "--k", 1)
     with endpoint_of(say=right_on_even) as endpoint:
-        code, said, _ = evaluated(capsys, endpoint.url, "--bench", sums, *few, *options)
+        code, output, _ = evaluated(capsys, endpoint.url, "--bench", sums, *few, *options)
     assert code == 0
     body = endpoint.bodies[0]
     assert body["messages"][0]["content"].endswith("put your final answer within \\boxed{}.")
-    assert {n: body[n] for n in asked} == asked
-    assert "top_k 20, repetition penalty 1.05" in said
-    assert results(said)[0]["problems"] == 2
+    assert {n: body[n] for n in parameters} == parameters
+    assert "top_k 20, repetition penalty 1.05" in output
+    assert results(output)[0]["problems"] == 2
 
 
 def published(text: str, output: str, date: str, starter: str = "") -> dict[str, str]:
@@ -133,7 +133,7 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["no/such", "--bench", "math50"], "no such benchmark; did you mean math500?"),
         (["org/model", "--bench", "nowhere.jsonl"], "--bench nowhere.jsonl: no such file"),
@@ -147,14 +147,14 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
         (["org/model", "--bench", "aime24", "--model", "x"], "--model is for an endpoint"),
     ],
 )  # fmt: skip
-def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, said, capsys):
+def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, message, capsys):
     code, _, err = evaluated(capsys, *argv)
-    assert (code, said in err) == (2, True), err
+    assert (code, message in err) == (2, True), err
     assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [
         ("404", "for model r2; it serves: teacher-r1"),
         ("401", "the key is refused (HTTP 401)"),
@@ -162,27 +162,27 @@ def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, said, capsys):
     ],
 )
 def test_a_wrong_model_key_or_address_is_one_line_that_holds_no_key(
-    endpoint_of, sums, capsys, monkeypatch, fault, said
+    endpoint_of, sums, capsys, monkeypatch, fault, message
 ):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with endpoint_of(lambda *_: fault) as endpoint:
         where = (endpoint.url, "--model", "r2") if fault else ("http://127.0.0.1:9/v1",)
         code, out, err = evaluated(capsys, *where, "--bench", sums)
-    assert (code, said in err.strip().splitlines()[-1]) == (1, True), err
+    assert (code, message in err.strip().splitlines()[-1]) == (1, True), err
     assert KEY not in out + err
 
 
 def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, capsys, monkeypatch):
     with endpoint_of(say=right_on_even) as endpoint:
         words = (endpoint.url, "--bench", sums, "--limit", 1)
-        asked = []
+        attempts = []
         for more in ((), (), ("--set", "evaluate.sampling.temperature=0")):
             assert evaluated(capsys, *words, *more)[0] == 0
-            asked.append(endpoint.attempts.total())
+            attempts.append(endpoint.attempts.total())
         newer = dataclasses.replace(any_model.eval_model, version=99)
         monkeypatch.setattr(any_model, "eval_model", newer)
         assert evaluated(capsys, *words)[0] == 0
-    assert [*asked, endpoint.attempts.total()] == [1, 1, 2, 3]
+    assert [*attempts, endpoint.attempts.total()] == [1, 1, 2, 3]
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,11 +222,11 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint
             [*small, "sh", "-c", SCRIPT, "sh", *command],
             cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
         )  # fmt: skip
-    said = (seen / "first.err").read_text()
-    assert (seen / "first.code").read_text().strip() == "1", said + done.stderr
-    line = said.strip().splitlines()[-1]
+    errors = (seen / "first.err").read_text()
+    assert (seen / "first.code").read_text().strip() == "1", errors + done.stderr
+    line = errors.strip().splitlines()[-1]
     assert "No space left on device, so no answer can be kept: make room and run again" in line
-    assert "Traceback" not in said
+    assert "Traceback" not in errors
     kept = {json.loads(x)["problem_id"] for x in (seen / "kept.jsonl").read_text().splitlines()}
     assert PROBLEMS // 5 < len(kept) < PROBLEMS
     assert (seen / "second.code").read_text().strip() == "0", (seen / "second.err").read_text()

@@ -83,13 +83,13 @@ CUTS = {pair: (f"{pair[0]}Hm {THOUGHT}", f"{pair[0]}Hm {THOUGHT}{pair[1]}{SAID}"
 
 @pytest.mark.parametrize("pair", KNOWN)
 def test_known_tags_are_named_where_they_stand_and_become_ours_by_the_setting(pair):
-    cut, whole = CUTS[pair]
-    assert foreign_tags(cut) == foreign_tags(whole) == pair
+    cut, complete = CUTS[pair]
+    assert foreign_tags(cut) == foreign_tags(complete) == pair
     settings = {"think_tags": pair}
-    for finish, text in (("stop", whole), ("length", cut)):
-        found, _ = read(finish, **settings)(content=text)
-        assert foreign_tags(found) is None
-        thinking, closed, answer = found.partition("</think>")
+    for finish, text in (("stop", complete), ("length", cut)):
+        parsed, _ = read(finish, **settings)(content=text)
+        assert foreign_tags(parsed) is None
+        thinking, closed, answer = parsed.partition("</think>")
         assert thinking.startswith("<think>")
         assert "\\boxed{7}" in thinking
         assert (bool(closed), answer.strip()) == ((True, SAID) if finish == "stop" else (False, ""))

@@ -86,18 +86,18 @@ def evaluated(server, sevens, capsys):
     def run(*argv: object, where: str = "a", bench: object = sevens) -> tuple[int, str, str]:
         words = ["eval", f"{server.url}/{where}/v1", "--bench", bench, "--k", 1, *argv]
         code = main([str(w) for w in words])
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        assert "Traceback" not in output.out + output.err
+        return code, output.out, output.err
 
     return run
 
 
 def result(out: str) -> dict[str, Any]:
     folder = Path(out.strip().rpartition("results: ")[2]).parent
-    (found,) = json.loads((folder / "results.json").read_text())
+    (benchmark,) = json.loads((folder / "results.json").read_text())
     reasons = (s.reason for s in read_table(folder / "scores.parquet", Score))
-    return {**found, "reasons": dict(Counter(reasons))}
+    return {**benchmark, "reasons": dict(Counter(reasons))}
 
 
 def setting(name: str, value: Any) -> tuple[str, str]:
@@ -171,13 +171,22 @@ def test_where_all_is_refused_there_is_no_result_and_the_same_command_asks_again
 
 def test_some_refused_are_said_and_are_no_wrong_answers(evaluated, server):
     def refuse(body: dict[str, Any]) -> web.Response | None:
-        asked = body["messages"][0]["content"]
-        return refusal(400, "prompt is flagged") if "5 + 2" in asked or "0 + 7" in asked else None
+        question = body["messages"][0]["content"]
+        return (
+            refusal(400, "prompt is flagged")
+            if "5 + 2" in question or "0 + 7" in question
+            else None
+        )
 
     server.refuse = refuse
     code, out, _ = evaluated()
-    found = result(out)
-    assert (code, found["avg"], found["samples"], found["samples_unscored"]) == (0, 1.0, 4, 2)
+    benchmark = result(out)
+    assert (code, benchmark["avg"], benchmark["samples"], benchmark["samples_unscored"]) == (
+        0,
+        1.0,
+        4,
+        2,
+    )
     assert "4 of 6 answers scored" in out
     assert "2 × the engine gave no answer: HTTP 400 (prompt is flagged)" in out
 
@@ -188,10 +197,10 @@ def test_a_benchmark_of_which_nothing_was_answered_has_no_score(evaluated, serve
     bad = "A forbidden one"
     server.refuse = lambda b: refusal(400, "no") if bad in b["messages"][0]["content"] else None
     both = f"{sevens},{other}"
-    for asked in (7, 8):  # what was refused is asked again, what was answered is not
+    for attempts in (7, 8):  # what was refused is asked again, what was answered is not
         code, _, err = evaluated(bench=both)
         line = err.strip().splitlines()[-1]
-        assert (code, len(server.bodies)) == (1, asked)
+        assert (code, len(server.bodies)) == (1, attempts)
         assert "others: no score, because none of 1 requests was answered: HTTP 400 (no)" in line
     server.refuse = lambda body: None
     assert evaluated(bench=both)[0] == 0
@@ -228,13 +237,13 @@ def test_an_answer_is_what_follows_the_thinking_in_whatever_form(
     server.message, server.finish = message, finish
     code, out, err = evaluated("--limit", 2)
     assert code == 0, err
-    found = result(out)
-    assert found["avg"] == avg
+    benchmark = result(out)
+    assert benchmark["avg"] == avg
     if reason:
-        assert found["reasons"] == {reason: 2}
+        assert benchmark["reasons"] == {reason: 2}
     if reason.startswith(("no answer", "truncated: it was")):
         assert f"2 × {reason}" in out
-    assert found["truncated"] == (2 if finish == "length" else 0)
+    assert benchmark["truncated"] == (2 if finish == "length" else 0)
 
 
 TAGS = {
@@ -269,11 +278,11 @@ def test_thinking_in_other_tags_is_refused_by_name_and_read_by_the_setting(
 @pytest.fixture
 def warned(monkeypatch) -> list[str]:
     """The warnings of the product."""
-    said: list[str] = []
+    messages: list[str] = []
     handler = logging.Handler()
-    monkeypatch.setattr(handler, "emit", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(handler, "emit", lambda record: messages.append(record.getMessage()))
     monkeypatch.setattr(logging.getLogger("klear"), "handlers", [handler])
-    return said
+    return messages
 
 
 def unless(field: str, status: int, text: str, **headers: str) -> Any:
@@ -326,8 +335,8 @@ def test_a_parameter_that_changes_answers_is_one_line_and_omitted_by_the_setting
     cure = f"engine.parameters.{parameter}=omit"
     assert f"set {cure}" in line
     code, out, _ = evaluated("--set", cure)
-    found = result(out)
-    assert (code, found["avg"], found["statement"]["not_sent"]) == (0, 1.0, [parameter])
+    benchmark = result(out)
+    assert (code, benchmark["avg"], benchmark["statement"]["not_sent"]) == (0, 1.0, [parameter])
     assert f"NOT SENT, so the endpoint's own: {parameter}" in out
 
 
@@ -357,8 +366,8 @@ def test_a_retry_after_holds_all_requests_until_it_is_over(server):
     server.refuse = lambda _: (
         refusal(429, "slow down", retry_after=str(wait)) if time.monotonic() < over else None
     )
-    asked = engine(server).answer(Request(f"p{i}", 0, "?") for i in range(16))
-    assert len(list(asked)) == 16
+    answers = engine(server).answer(Request(f"p{i}", 0, "?") for i in range(16))
+    assert len(list(answers)) == 16
     assert len(server.refused) == 1
     assert time.monotonic() - began >= wait
 
@@ -395,8 +404,8 @@ def test_an_endpoint_that_is_dead_is_one_line(evaluated, server):
 def test_half_of_the_requests_failing_costs_no_answer(evaluated, server):
     server.refuse = lambda _: refusal(500, "no") if len(server.bodies) % 2 else None
     code, out, _ = evaluated()
-    found = result(out)
-    assert (code, found["samples"], found["avg"]) == (0, 6, 1.0)
+    benchmark = result(out)
+    assert (code, benchmark["samples"], benchmark["avg"]) == (0, 6, 1.0)
 
 
 def test_a_reply_without_a_finish_reason_is_no_answer(evaluated, server):

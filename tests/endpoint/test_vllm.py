@@ -57,10 +57,10 @@ def checkpoint(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def offline(checkpoint) -> dict[str, Any]:
     """What vLLM in a process of its own says to the requests, with the context stretched."""
-    asked = json.dumps([r._asdict() for r in countdown_requests(8)])
-    command = (sys.executable, "-c", OFFLINE, checkpoint, asked)
-    said = output_of(*command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, timeout=480)
-    line = next(x for x in said.splitlines() if x.startswith("FOUND"))
+    requests = json.dumps([r._asdict() for r in countdown_requests(8)])
+    command = (sys.executable, "-c", OFFLINE, checkpoint, requests)
+    output = output_of(*command, cwd=ROOT, env={**os.environ, **ENVIRONMENT}, timeout=480)
+    line = next(x for x in output.splitlines() if x.startswith("FOUND"))
     return json.loads(line.removeprefix("FOUND"))
 
 
@@ -73,8 +73,8 @@ def server(checkpoint, tmp_path_factory) -> Iterator[str]:
 
 def served(url: str, **more: Any) -> EngineSettings:
     runtime = EngineRuntime(concurrency=8, input_price=1.0, output_price=2.0)
-    known = {"model": "tiny-teacher", "api_key_env": "", "runtime": runtime, **more}
-    return EngineSettings(kind="openai", base_url=url, **known)
+    fields = {"model": "tiny-teacher", "api_key_env": "", "runtime": runtime, **more}
+    return EngineSettings(kind="openai", base_url=url, **fields)
 
 
 def texts(samples: Any) -> dict[str, tuple[str, int]]:
@@ -110,10 +110,10 @@ def test_distilling_from_a_served_model_fills_the_table_with_real_token_counts(s
 def test_a_prompt_longer_than_the_context_is_marked_and_the_others_are_answered(server):
     long = Request(problem_id="long", index=0, prompt="12 " * 400)
     engine = EndpointEngine(served(server), Sampling(max_tokens=8))
-    found = {s.problem_id: s.finish_reason for s in engine.answer([long, *countdown_requests(3)])}
-    assert found.pop("long") == "error"
-    assert len(found) == 3
-    assert "error" not in found.values()
+    reasons = {s.problem_id: s.finish_reason for s in engine.answer([long, *countdown_requests(3)])}
+    assert reasons.pop("long") == "error"
+    assert len(reasons) == 3
+    assert "error" not in reasons.values()
 
 
 def test_klear_eval_scores_the_served_model_and_names_what_is_served(

@@ -23,11 +23,11 @@ def math_problem(prompt: str, source: str = "s", **more: Any) -> Problem:
 
 
 def result(name: str, k: int, source: str = "", **window: str) -> BenchmarkResult:
-    told = {"date_from": "", "date_to": "", **window}
+    fields = {"date_from": "", "date_to": "", **window}
     return BenchmarkResult(
         name=name, source=source or name, k=k, problems=1, problems_unscored=0, samples=k,
         samples_unscored=0, truncated=0, mean_tokens=1.0, avg=0.5, ci_low=None, ci_high=None,
-        pass_at_k=None, majority_at_k=None, statement=STATEMENT, **told,
+        pass_at_k=None, majority_at_k=None, statement=STATEMENT, **fields,
     )  # fmt: skip
 
 
@@ -40,9 +40,9 @@ def evaluation(
     """Problems as (id, source, date), verdicts by (id, index)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_bytes(RESULTS.dump_json(tuple(results)))
-    asked = [math_problem(i, source, id=i, date=date) for i, source, date in problems]
+    problems_asked = [math_problem(i, source, id=i, date=date) for i, source, date in problems]
     right = {"AC": True, "WA": False, "IE": None}
-    write_table(folder / "problems.parquet", Problem, asked)
+    write_table(folder / "problems.parquet", Problem, problems_asked)
     scores = [scored(i, right[verdict], index) for (i, index), verdict in verdicts.items()]
     write_table(folder / "scores.parquet", Score, scores)
     return folder
@@ -52,8 +52,8 @@ def scored(problem_id: str, correct: bool | None, index: int = 0, **more: Any) -
     """Right, wrong, or unscored."""
     share = None if correct is None else float(correct)
     verdict = {True: "AC", False: "WA", None: "IE"}[correct]
-    told = {"reward": share, "pass_rate": share, "correct": correct, "verdict": verdict, **more}
-    return Score.model_validate({"problem_id": problem_id, "index": index, **told})
+    fields = {"reward": share, "pass_rate": share, "correct": correct, "verdict": verdict, **more}
+    return Score.model_validate({"problem_id": problem_id, "index": index, **fields})
 
 
 def packed(value: object) -> str:

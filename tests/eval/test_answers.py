@@ -26,8 +26,8 @@ def test_the_last_box_is_the_answer(text, answer):
 @pytest.mark.parametrize("box", [r"\boxed{%s}", r"\fbox{%s}", r"\boxed{{%s}}", r"\boxed %s "])
 def test_boxes_between_which_nothing_is_said_are_one_answer(box, between):
     """So that hedging never pays: of two boxes beside each other, neither is the answer."""
-    found = extract_boxed(f"${box % 8}{between}{box % 7}$").answer
-    assert (found or "").replace("{", "").replace("}", "") == r"8\text and 7"
+    answer = extract_boxed(f"${box % 8}{between}{box % 7}$").answer
+    assert (answer or "").replace("{", "").replace("}", "") == r"8\text and 7"
     assert extract_boxed(f"{box % 8}{between} no, it is {box % 7}").answer in ("7", "{7}")
 
 

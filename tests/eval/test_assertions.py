@@ -41,9 +41,9 @@ def test_plain_data_is_compared_as_python_does_in_every_form_of_assertion(sandbo
     for value in PLAIN:
         program = f"value = {value!r}\ndef f(): return value\n"
         program += "def g(x): return 'same' if (type(x), x) == (type(value), value) else 'other'"
-        found = judge_program(sandbox, suite, program, JudgeSettings())
+        verified = judge_program(sandbox, suite, program, JudgeSettings())
         same = type(value) is type(expected) and value == expected
-        assert found.passed == 2 * (value == expected) + same, value
+        assert verified.passed == 2 * (value == expected) + same, value
 
 
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
@@ -70,10 +70,10 @@ def test_dates_and_times_are_compared_by_value(verdict, pair, inside):
     tests = f"import datetime\nassert f() == {right}"
     assert verdict(f"import datetime\ndef f(): return {right}", tests) == "AC"
     assert verdict(f"import datetime\ndef f(): return {wrong}", tests) == "WA"
-    asked = f"import datetime\nassert f({right}) == 'yes'"
+    assertion = f"import datetime\nassert f({right}) == 'yes'"
     answer = f"import datetime\ndef f(x): return 'yes' if x == {right} else 'no'"
-    assert verdict(answer, asked) == "AC"
-    assert verdict(answer, asked.replace(right, wrong)) == "WA"
+    assert verdict(answer, assertion) == "AC"
+    assert verdict(answer, assertion.replace(right, wrong)) == "WA"
 
 
 @pytest.mark.parametrize("pair", VALUES, ids=str)

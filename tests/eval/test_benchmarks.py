@@ -31,10 +31,13 @@ def test_the_windows_of_livecodebench_hold_374_and_131_problems_51_of_them_in_bo
         math_problem(r["question_id"], "livecodebench", r["contest_date"])
         for r in shared_rows("livecodebench/problems_v6")
     ]
-    found = {p.name: problems_of(p, problems) for p in PAPER_PROTOCOLS[3:]}
-    assert {name: len(chosen) for name, chosen in found.items()} == {"lcb_v5": 374, "lcb_v6": 131}
+    by_protocol = {p.name: problems_of(p, problems) for p in PAPER_PROTOCOLS[3:]}
+    assert {name: len(chosen) for name, chosen in by_protocol.items()} == {
+        "lcb_v5": 374,
+        "lcb_v6": 131,
+    }
     february = sum((p.date or "").startswith("2025-02") for p in problems)
-    assert benchmarks.overlaps(found) == {
+    assert benchmarks.overlaps(by_protocol) == {
         "lcb_v5": {"lcb_v6": february},
         "lcb_v6": {"lcb_v5": february},
     }
@@ -55,12 +58,12 @@ def test_the_hash_of_the_questions_sees_every_word_and_their_order():
 
 def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
     a, b, other = math_problem("a"), math_problem("b"), math_problem("c", source="x")
-    found = problems_of(BenchmarkProtocol(name="aime24"), [b, other, a, b])
-    assert [p.prompt for p in found] == ["b", "a"]
+    chosen = problems_of(BenchmarkProtocol(name="aime24"), [b, other, a, b])
+    assert [p.prompt for p in chosen] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
-    ("protocol", "dates", "told"),
+    ("protocol", "dates", "message"),
     [
         ({"name": "aime25"}, (None,), r"'aime25'.*benchmarks\.sources.*aime24.*evaluate.protocols"),
         ({"name": "aime24", "date_from": "2024-01-01"}, (None,), "date_field"),
@@ -68,21 +71,21 @@ def test_a_problem_listed_twice_is_asked_once_and_order_is_kept():
          "2023-05-07 to 2023-06-01"),
     ],
 )  # fmt: skip
-def test_a_protocol_without_problems_says_what_there_is_and_the_fix(protocol, dates, told):
+def test_a_protocol_without_problems_says_what_there_is_and_the_fix(protocol, dates, message):
     problems = [math_problem(f"p{n}", date=date) for n, date in enumerate(dates)]
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         problems_of(BenchmarkProtocol(**protocol), problems)
 
 
 @pytest.mark.parametrize(
-    ("protocol", "told"),
+    ("protocol", "message"),
     [
         ({"date_from": "2025-02-01", "date_to": "2025-02-01"}, "must come after"),
         ({"question": "Solve this!"}, "once"),
     ],
 )
-def test_a_protocol_that_asks_nothing_is_refused(protocol, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_protocol_that_asks_nothing_is_refused(protocol, message):
+    with pytest.raises(ValueError, match=message):
         BenchmarkProtocol(name="x", **protocol)
 
 
@@ -132,10 +135,10 @@ def test_the_instruction_fits_the_way_the_problem_is_judged_and_a_bare_problem_h
 
 
 def test_the_named_benchmarks_are_those_of_table_1_with_the_instruction_and_more():
-    known = evaluation.named_protocols()
-    assert {"math500", "livecodebench"} <= set(known)
+    protocols = evaluation.named_protocols()
+    assert {"math500", "livecodebench"} <= set(protocols)
     for paper in PAPER_PROTOCOLS:
-        ours = known[paper.name]
+        ours = protocols[paper.name]
         assert (ours.k, ours.date_from, ours.date_to) == (paper.k, paper.date_from, paper.date_to)
         assert (ours.question, paper.question) == (WITH_FORMAT, "{prompt}")
 
@@ -147,13 +150,13 @@ def test_the_template_hash_sees_every_word_of_the_template_wherever_it_is_writte
         "old": ("tokenizer_config.json", json.dumps({"chat_template": "a"})),
         "bare": ("tokenizer_config.json", "{}"),
     }
-    found = {}
+    hashes = {}
     for name, (file, text) in files.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(text)
-        found[name] = benchmarks.template_hash(tmp_path / name)
-    assert found["old"] == found["plain"] != found["other"]
-    assert found["bare"] == "none"
+        hashes[name] = benchmarks.template_hash(tmp_path / name)
+    assert hashes["old"] == hashes["plain"] != hashes["other"]
+    assert hashes["bare"] == "none"
 
 
 def test_a_problem_without_a_scored_sample_is_excluded_and_counted():
@@ -183,8 +186,8 @@ def test_the_majority_is_the_most_frequent_answer(answers, outcomes, share):
 def test_bootstrap_matches_the_exact_distribution_of_all_resamples():
     means = np.array([0.0, 0.2, 0.9, 1.0])
     exact = np.array([np.mean(draw) for draw in product(means, repeat=4)])
-    low, high = found = metrics.bootstrap_interval(means, resamples=40_000, seed=3)
-    assert found == metrics.bootstrap_interval(means, resamples=40_000, seed=3)
+    low, high = interval = metrics.bootstrap_interval(means, resamples=40_000, seed=3)
+    assert interval == metrics.bootstrap_interval(means, resamples=40_000, seed=3)
     assert low == pytest.approx(np.percentile(exact, 2.5), abs=0.03)
     assert high == pytest.approx(np.percentile(exact, 97.5), abs=0.03)
 

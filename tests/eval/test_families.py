@@ -36,9 +36,9 @@ def run_program(text: str, case_input: str) -> str:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prompts_never_come_twice_and_a_longer_run_begins_with_the_shorter(family):
-    made = problems(family, 1000)
-    assert len({p.id for p in made}) == 1000
-    assert made[:50] == problems(family, 50) != problems(family, 50, seed=1)
+    shorter = problems(family, 1000)
+    assert len({p.id for p in shorter}) == 1000
+    assert shorter[:50] == problems(family, 50) != problems(family, 50, seed=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -67,8 +67,8 @@ def test_by_example_tests_are_hidden_distinct_and_agree_with_the_examples():
         shown = {f"{a} {b}\n" for a, b, _ in by_example.parse(p.prompt)[2]}
         assert not shown & set(inputs)
         assert len({c.output for c in p.tests.cases}) > 1
-    made = list(by_example.generate(random.Random(0), 300, "train", few_tests_share=0.2))
-    counts = [len(p.tests.cases) for p in made]
+    generated = list(by_example.generate(random.Random(0), 300, "train", few_tests_share=0.2))
+    counts = [len(p.tests.cases) for p in generated]
     assert min(counts) >= 4
     assert 0.1 < sum(n < 16 for n in counts) / 300 < 0.3
 

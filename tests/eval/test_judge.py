@@ -150,8 +150,8 @@ with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
 
 def test_a_missing_sandbox_stops_the_work_with_the_fix_and_math_needs_none():
     environment = os.environ | {"PATH": "/nonexistent"}
-    said = output_of(sys.executable, "-c", WITHOUT_BUBBLEWRAP, env=environment)
-    first, second = said.splitlines()
+    output = output_of(sys.executable, "-c", WITHOUT_BUBBLEWRAP, env=environment)
+    first, second = output.splitlines()
     assert "apt-get install bubblewrap" in first
     assert second == first
 

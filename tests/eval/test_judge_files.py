@@ -82,9 +82,9 @@ def test_a_bad_problem_is_named_and_the_others_judged(judged, tmp_path, capsys, 
     files = [f"--problems={tmp_path}/problems.jsonl", f"--samples={tmp_path}/samples.jsonl"]
     (tmp_path / "samples.jsonl").write_text(json.dumps(sample("a", r"\boxed{42}")))
     assert main(["judge", *files, f"--out={tmp_path}/again.jsonl"]) == 1
-    said = capsys.readouterr().err
-    assert f"problems.jsonl:{len(bad) + 1}" in said
-    assert re.search(message, said)
+    errors = capsys.readouterr().err
+    assert f"problems.jsonl:{len(bad) + 1}" in errors
+    assert re.search(message, errors)
     if "b" in str(bad):
         assert "is rejected" in scores[0].reason
 

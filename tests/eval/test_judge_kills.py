@@ -69,14 +69,16 @@ def a_fork_server() -> None:
         judge.check_sandbox()
 
 
-@pytest.mark.parametrize("how", ["bubblewrap", "none"])
+@pytest.mark.parametrize("ending", ["bubblewrap", "none"])
 @pytest.mark.parametrize("after_s", [None, 0.1, 0.4])
-def test_a_judge_that_ends_leaves_no_file_whatever_was_running(how, after_s, tmp_path, monkeypatch):
+def test_a_judge_that_ends_leaves_no_file_whatever_was_running(
+    ending, after_s, tmp_path, monkeypatch
+):
     """`after_s`: how long after its start, while a program runs on many tests; None: after it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     many = {"kind": "stdin", "cases": SUMS * 100}
     problem = Problem.model_validate({"domain": "code", "prompt": "Add.", "tests": many})
-    with Judge(SETTINGS.model_copy(update={"sandbox": how})) as judge:
+    with Judge(SETTINGS.model_copy(update={"sandbox": ending})) as judge:
         wait = judge.begin(problem, answer(f"open('x', 'w').write('x')\n{RIGHT}")[1], 0)
         wait() if after_s is None else time.sleep(after_s)
     assert list(tmp_path.iterdir()) == []

@@ -31,10 +31,10 @@ def degrees(value: str) -> list[str]:
 
 
 def minutes(degree: int, minute: int, second: int = 0) -> list[str]:
-    whole = (degree * 60 + minute) * 60 + second
+    arc_seconds = (degree * 60 + minute) * 60 + second
     seconds = f"{second}''" if second else ""
     return [
-        rf"\frac{{{whole}}}{{3600}}^\circ",
+        rf"\frac{{{arc_seconds}}}{{3600}}^\circ",
         rf"{degree}^\circ {minute}' {seconds}",
         f"{degree}°{minute}\N{PRIME}" + (f"{second}\N{DOUBLE PRIME}" if second else ""),
         rf"{degree}^{{\circ}}{minute}^{{\prime}}{seconds}",
@@ -44,12 +44,12 @@ def minutes(degree: int, minute: int, second: int = 0) -> list[str]:
 def interval(low: str, high: str, closed: str) -> list[str]:
     left, right = closed[0] == "[", closed[1] == "]"
     french = ("[" if left else "]", "]" if right else "[")
-    found = [f"{closed[0]}{low},{high}{closed[1]}", f"{french[0]}{low},{high}{french[1]}"]
-    found.append(rf"\left{french[0]}{low}; {high}\right{french[1]}")
+    spellings = [f"{closed[0]}{low},{high}{closed[1]}", f"{french[0]}{low},{high}{french[1]}"]
+    spellings.append(rf"\left{french[0]}{low}; {high}\right{french[1]}")
     if "infty" not in low:
         relations = [r"\le" if side else "<" for side in (left, right)]
-        found.append(f"{low} {relations[0]} x {relations[1]} {high}")
-    return found
+        spellings.append(f"{low} {relations[0]} x {relations[1]} {high}")
+    return spellings
 
 
 INTERVALS = {
@@ -252,7 +252,7 @@ def test_every_spelling_of_a_value_answers_it_and_no_other_value(kind):
         others = [text for other in values if other != value for text in values[other][::3]]
         for gold in () if value in ONLY_ANSWERS else spellings[: 1 if kind == "counted" else None]:
             for answer in (*spellings, *others):
-                found = verdict_of(gold, answer)
-                if found != ("AC" if answer in spellings else "WA"):
-                    wrong.append(f"{gold} ? {answer}: {found}")
+                verdict = verdict_of(gold, answer)
+                if verdict != ("AC" if answer in spellings else "WA"):
+                    wrong.append(f"{gold} ? {answer}: {verdict}")
     assert not wrong, "\n".join(wrong[:40])

@@ -33,8 +33,8 @@ RULES = (
 )
 
 
-def verdict_of(gold: str, answer: str, asked: Asked = "") -> str:
-    return (quick_verdict(gold, answer, asked) or run(gold, answer, asked)).verdict
+def verdict_of(gold: str, answer: str, prompt: Asked = "") -> str:
+    return (quick_verdict(gold, answer, prompt) or run(gold, answer, prompt)).verdict
 
 
 def what_we_accept() -> str:
@@ -62,7 +62,7 @@ def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "asked"),
+    ("prompt", "expected"),
     [
         ("Find the next three terms, in order.", "sequence"),
         ("What are the values of a and b, respectively?", "sequence"),
@@ -77,8 +77,8 @@ def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
         ("Find all $x$.", ""),
     ],
 )
-def test_a_prompt_says_whether_values_have_an_order(prompt: str, asked: str) -> None:
-    assert asked_for(prompt) == asked
+def test_a_prompt_says_whether_values_have_an_order(prompt: str, expected: str) -> None:
+    assert asked_for(prompt) == expected
 
 
 def test_an_order_that_the_prompt_asks_for_counts_and_no_other() -> None:

@@ -54,8 +54,8 @@ def test_the_shares_of_a_file_are_its_rows_each_with_its_number(tmp_path, monkey
         rows = pa.Table.from_pylist([{"a": i} for i in range(10)])
         pq.write_table(rows, path, row_group_size=3)
     shares = cuts(path, size)
-    whole = list(read_rows(path))
-    assert [row for share in shares for row in read_rows(path, cut=share)] == whole
+    complete = list(read_rows(path))
+    assert [row for share in shares for row in read_rows(path, cut=share)] == complete
     assert (len(shares) == 1) == (size == 10_000)
     assert all(any(read_rows(path, cut=share)) for share in shares if path.suffix != ".jsonl")
 
@@ -100,10 +100,10 @@ def test_globs_are_sorted_and_give_each_file_once_whatever_the_folder_is_called(
     folder.mkdir()
     for name in ("b.jsonl", "a.jsonl", "c.jsonl.gz"):
         (folder / name).write_bytes(LINES)
-    found = find_files(["*.jsonl", "a.*", "c.jsonl.gz"], folder, "files")
-    assert [f.name for f in found] == ["a.jsonl", "b.jsonl", "c.jsonl.gz"]
-    assert next(read_rows(found[0], tmp_path)).file == "data [v2]/a.jsonl"
-    assert next(read_rows(found[0])).file == "a.jsonl"
+    files = find_files(["*.jsonl", "a.*", "c.jsonl.gz"], folder, "files")
+    assert [f.name for f in files] == ["a.jsonl", "b.jsonl", "c.jsonl.gz"]
+    assert next(read_rows(files[0], tmp_path)).file == "data [v2]/a.jsonl"
+    assert next(read_rows(files[0])).file == "a.jsonl"
 
 
 def test_a_missing_file_and_an_unknown_format_are_named_with_the_setting(tmp_path):
@@ -150,8 +150,8 @@ def test_row_groups_depend_on_the_rows_and_not_on_how_they_arrive(sizes, cuts, r
             for start, stop in pairwise(edges):
                 writer.write(table.slice(start, stop - start))
         meta = pq.read_metadata(path)
-        found = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
-        assert found == plain_groups(sizes, rows_, bytes_)
+        group_sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+        assert group_sizes == plain_groups(sizes, rows_, bytes_)
         assert pq.read_table(path).equals(table)
 
 
@@ -170,15 +170,15 @@ def test_a_lookup_finds_every_row_in_any_order_and_holds_the_last_row_groups(tmp
     written = [Rejected(id=str(i), reason="why", row="x" * 10) for i in range(2999)]
     written.append(Rejected(id="0", reason="again", row="{}"))
     write_table(tmp_path / "t.parquet", Rejected, written)
-    read, whole = [], tables.to_records
-    monkeypatch.setattr(tables, "to_records", lambda *a: read.append(1) or whole(*a))
+    read, to_records = [], tables.to_records
+    monkeypatch.setattr(tables, "to_records", lambda *a: read.append(1) or to_records(*a))
     lookup = Lookup(tmp_path / "t.parquet", Rejected)
 
     for number in (5, 6, 1500, 1501, 7):
         assert lookup.get(str(number)) == written[number]
     assert len(read) == 3
 
-    asked = random.Random(0).sample(written[:-1], 50)
-    assert [lookup.get(row.id) for row in asked] == asked
+    wanted = random.Random(0).sample(written[:-1], 50)
+    assert [lookup.get(row.id) for row in wanted] == wanted
     assert lookup.get("0") == written[0]
     assert lookup.get("nobody") is None

@@ -84,9 +84,11 @@ def test_a_refusal_names_every_field_looked_for_and_a_fix_that_works_when_typed(
     path = write(tmp_path / "r.jsonl", {"foo": "What is 2 + 2?", "bar": "4", "id": "9"})
     with pytest.raises(ConfigError) as refusal:
         read_problems(path, BY_SHAPE)
-    said = str(refusal.value)
-    assert all(name in said for name in ("problem", "question_content", "0.value", "foo, bar, id"))
-    fields = said.rpartition("--fields ")[2].strip()
+    message = str(refusal.value)
+    assert all(
+        name in message for name in ("problem", "question_content", "0.value", "foo, bar, id")
+    )
+    fields = message.rpartition("--fields ")[2].strip()
     (problem,) = read_problems(path, source_of("r", path, fields)).problems
     assert (problem.prompt, problem.answer) == ("What is 2 + 2?", "4")
 
@@ -142,11 +144,11 @@ def test_fields_and_an_entry_of_the_catalogue_say_how_a_file_is_read(tmp_path):
 def test_preview_shows_a_row_as_the_judge_sees_it(tmp_path, capsys):
     row = {"question": "Which?", "choices": ["Iron", "Neon"], "answer": 1, "subject": "chem"}
     assert main(["preview", str(write(tmp_path / "r.jsonl", row))]) == 0
-    said = capsys.readouterr().out
-    assert "gold: letter of answer" in said
-    assert "B) Neon" in said
-    assert "gold      B" in said
-    assert "not used  subject" in said
+    output = capsys.readouterr().out
+    assert "gold: letter of answer" in output
+    assert "B) Neon" in output
+    assert "gold      B" in output
+    assert "not used  subject" in output
 
 
 REFUSED = {"OpenCodeReasoning"}

@@ -81,28 +81,28 @@ class Outside:
         self.before = self.state()
 
     def fill_in(self, program: str) -> str:
-        known = {"file": self.file, "folder": self.folder, "pid": os.getpid()}
-        for name, value in (known | {"address": self.address}).items():
+        values = {"file": self.file, "folder": self.folder, "pid": os.getpid()}
+        for name, value in (values | {"address": self.address}).items():
             program = program.replace(f"{{{name}}}", str(value))
         return program
 
     def state(self) -> list[Any]:
-        found: list[Any] = [sorted(os.listdir(self.folder)), self.file.read_text()]
+        state: list[Any] = [sorted(os.listdir(self.folder)), self.file.read_text()]
         for path in (self.folder, self.file):
             facts = path.stat()
-            found.append((facts.st_mode, facts.st_mtime, facts.st_nlink, facts.st_size))
+            state.append((facts.st_mode, facts.st_mtime, facts.st_nlink, facts.st_size))
         try:
-            found.append(self.socket.recv(100))
+            state.append(self.socket.recv(100))
         except BlockingIOError:
-            found.append(None)
-        return found
+            state.append(None)
+        return state
 
 
 @pytest.fixture
 def outside(tmp_path):
-    made = Outside(tmp_path)
-    yield made
-    made.socket.close()
+    victim = Outside(tmp_path)
+    yield victim
+    victim.socket.close()
 
 
 def judged(sandbox: Sandbox, kind: str, program: str, count: int = 2) -> Judgement:
@@ -117,9 +117,9 @@ def test_an_attack_gains_nothing_and_leaves_nothing(sandbox, outside, name, kind
     attack = ATTACKS[name]
     before = set(below())
     started = time.monotonic()
-    found = judged(sandbox, kind, outside.fill_in(attack["program"]), attack.get("tests", 2))
-    assert found.verdict not in ("AC", "IE"), attack["why"]
-    assert found.passed <= attack.get("passes", 0), attack["why"]
+    verified = judged(sandbox, kind, outside.fill_in(attack["program"]), attack.get("tests", 2))
+    assert verified.verdict not in ("AC", "IE"), attack["why"]
+    assert verified.passed <= attack.get("passes", 0), attack["why"]
     assert time.monotonic() - started < SLOWEST_S
     assert outside.state() == outside.before
     assert judged(sandbox, kind, RIGHT[kind]).verdict == "AC"  # the same sandbox still judges

@@ -50,10 +50,10 @@ def test_an_attack_scores_only_where_it_computes_the_answer(
 ) -> None:
     (tmp_path / "expected.json").write_text('{"outputs": ["7"]}')
     source = case["src"].replace("{victim}", str(tmp_path)).replace("{secret}", str(tmp_path))
-    found = judge_program(sandbox, suite_of(sums(case)), source, JudgeSettings())
+    verified = judge_program(sandbox, suite_of(sums(case)), source, JudgeSettings())
     assert [file.name for file in tmp_path.iterdir()] == ["expected.json"]
     if case["want"] != "any":
-        assert (found.verdict == "AC") == (case["want"] == "pass"), found.reason
+        assert (verified.verdict == "AC") == (case["want"] == "pass"), verified.reason
     honest = "a, b = map(int, input().split())\nprint(a + b)"
     plain = suite_of(sums({"fn": None}))
     assert judge_program(sandbox, plain, honest, JudgeSettings()).verdict == "AC"
@@ -63,8 +63,8 @@ def test_an_attack_scores_only_where_it_computes_the_answer(
     "case", cases("idioms") + cases("code_corpus"), ids=lambda case: case["name"]
 )
 def test_a_right_program_is_accepted_and_its_corruption_is_not(sandbox, case):
-    found = judge_program(sandbox, suite_of(case), case["src"], JudgeSettings())
-    assert found.verdict == "AC", found.reason
+    verified = judge_program(sandbox, suite_of(case), case["src"], JudgeSettings())
+    assert verified.verdict == "AC", verified.reason
     wrong = "def f(*a, **k): return '?'\n" + (f"{case['fn']} = f" if case["fn"] else "print('?')")
     stop = JudgeSettings(stop_at_first_failure=True)
     assert judge_program(sandbox, suite_of(case), wrong, stop).verdict == "WA"

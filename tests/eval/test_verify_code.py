@@ -169,9 +169,9 @@ IDIOMS = rows("idioms.jsonl")
 
 def suite_of(idiom: dict) -> dict:
     if "function" in idiom:
-        calls = [{"args": given, "output": output} for given, output in idiom["cases"]]
+        calls = [{"args": arguments, "output": output} for arguments, output in idiom["cases"]]
         return {"kind": "call", "fn_name": idiom["function"], "cases": calls}
-    return stdin(*((given, repeated(output)) for given, output in idiom["cases"]))
+    return stdin(*((arguments, repeated(output)) for arguments, output in idiom["cases"]))
 
 
 def repeated(output: str) -> str:

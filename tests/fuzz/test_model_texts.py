@@ -23,8 +23,8 @@ LONG = 1_000_000
 
 
 def verdict_of(gold: str, answer: str) -> str | None:
-    found = quick_verdict(gold, answer)
-    return found.verdict if found else None
+    score = quick_verdict(gold, answer)
+    return score.verdict if score else None
 
 
 @few
@@ -35,8 +35,8 @@ def test_the_think_block_changes_no_answer(thought: str, text: str) -> None:
     for find in (extract_boxed, extract_program):
         noise = thought + r"\boxed{1} ```python" + "\nprint()\n```\n"
         assert find(f"<think>{noise}</think>{judged}") == find(judged)
-        found = find(text)
-        assert (found.answer is None) == bool(found.reason)
+        answer = find(text)
+        assert (answer.answer is None) == bool(answer.reason)
 
 
 @few
@@ -130,6 +130,6 @@ def test_a_profile_written_out_whole_is_the_same_profile(tmp_path: Path, name: s
 def test_odd_values_that_once_were_tracebacks_are_wrong_usage(override: str, capsys) -> None:
     """Found by fuzzing: PyYAML raises ValueError, AttributeError and RecursionError on these."""
     assert main(["plan", "tiny", "--set", override]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said
-    assert len(said) < 6_000
+    errors = capsys.readouterr().err.strip()
+    assert errors
+    assert len(errors) < 6_000

@@ -29,14 +29,14 @@ SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".parquet")
 
 @few
 @given(st.lists(rows, min_size=1, max_size=4), st.sampled_from(SOURCES))
-def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(found, source) -> None:
-    read = [checked(Row("f", n, row), source, {}) for n, row in enumerate(found, 1)]
-    made = [r.problem if isinstance(r, Collected) else r for r in read]
+def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(drawn, source) -> None:
+    read = [checked(Row("f", n, row), source, {}) for n, row in enumerate(drawn, 1)]
+    records = [r.problem if isinstance(r, Collected) else r for r in read]
     for kind in (Problem, Rejected):
-        mine = [m for m in made if isinstance(m, kind)]
-        write_table(SCRATCH / "rows.parquet", kind, mine)
-        assert list(read_table(SCRATCH / "rows.parquet", kind)) == mine
-    reasons = [(n, m.reason) for n, m in enumerate(made, 1) if isinstance(m, Rejected)]
+        of_kind = [m for m in records if isinstance(m, kind)]
+        write_table(SCRATCH / "rows.parquet", kind, of_kind)
+        assert list(read_table(SCRATCH / "rows.parquet", kind)) == of_kind
+    reasons = [(n, m.reason) for n, m in enumerate(records, 1) if isinstance(m, Rejected)]
     assert all(reason.startswith(f"f row {n}: ") for n, reason in reasons)
 
 
@@ -74,10 +74,10 @@ def test_a_parquet_file_of_any_schema_gives_all_its_rows(schema, count, data) ->
         pq.write_table(pa.table(columns, schema=schema), SCRATCH / "r.parquet")
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return  # parquet has no such column
-    found = list(read_rows(SCRATCH / "r.parquet"))
-    assert [row.number for row in found] == list(range(1, count + 1))
+    rows = list(read_rows(SCRATCH / "r.parquet"))
+    assert [row.number for row in rows] == list(range(1, count + 1))
     for source in SOURCES:
-        assert all(isinstance(checked(row, source, {}), Collected | Rejected) for row in found)
+        assert all(isinstance(checked(row, source, {}), Collected | Rejected) for row in rows)
 
 
 @few
@@ -101,18 +101,18 @@ def test_a_filter_loses_no_line(values: list) -> None:
     kept = (SCRATCH / "kept.jsonl").read_bytes().splitlines()
     gone = (SCRATCH / "rejected.jsonl").read_bytes().splitlines()
     unmarked = [line.removeprefix(codecs.BOM_UTF8).strip() for line in lines]
-    asked = [line for line in unmarked if line]
+    expected = [line for line in unmarked if line]
     assert {repr(json.loads(line)) for line in kept} <= {repr(v) for v in values}
-    assert len(kept) + len(gone) == len(asked) == counts["kept"] + counts["rejected"]
+    assert len(kept) + len(gone) == len(expected) == counts["kept"] + counts["rejected"]
     assert all(b"reason" in line for line in gone)
 
 
 @few
 @given(texts | st.text("<>&\"'`[](){}|*_#!\\ \nabon=:/", max_size=60))
 def test_no_text_becomes_an_element_of_a_page_or_an_attribute_that_runs(text: str) -> None:
-    found = Elements(page_of(text).html())
-    assert found.tags <= Elements(page_of("x").html()).tags | {"hr"}  # emphasis on nothing
-    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    elements = Elements(page_of(text).html())
+    assert elements.tags <= Elements(page_of("x").html()).tags | {"hr"}  # emphasis on nothing
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
 
 
 @pytest.mark.parametrize("gold", ["1 " + "9" * 5000 + "/7", "9" * 5000 + r".1\overline{3}"])
@@ -154,9 +154,9 @@ def test_a_test_that_expects_nan_is_rejected_and_not_turned_into_null(tmp_path, 
     suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [1], "output": [value]}]}
     (tmp_path / "r.jsonl").write_text(json.dumps({"problem": "p", "tests": suite}) + "\n")
     (row,) = read_rows(tmp_path / "r.jsonl")
-    made = checked(row, SOURCES[2], {})
-    assert isinstance(made, Rejected)
-    assert "Out of range float" in made.reason
+    result = checked(row, SOURCES[2], {})
+    assert isinstance(result, Rejected)
+    assert "Out of range float" in result.reason
     suite["cases"] = [{"args": [None, 1.5], "output": None}]
     assert isinstance(
         checked(Row("f", 1, {"problem": "p", "tests": suite}), SOURCES[2], {}), Collected

@@ -46,17 +46,17 @@ def wheels(python: str) -> list[str]:
     """`name==version` of all that the needed packages need in turn."""
     text = (ROOT / "requirements-gpu.lock").read_text()
     pins = {plain(n): v for n, v in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.M)}
-    found, left = set[str](), list[str](NEEDED)
+    names, left = set[str](), list[str](NEEDED)
     while left:
         name = plain(left.pop())
-        if name in found or name in LEFT_OUT:
+        if name in names or name in LEFT_OUT:
             continue
-        found.add(name)
+        names.add(name)
         for text in metadata.requires(name) or ():
-            asked, where = Requirement(text), {"extra": "", "python_version": python}
-            if asked.marker is None or asked.marker.evaluate(where):
-                left.append(asked.name)
-    return [f"{name}=={pins[name]}" for name in sorted(found)]
+            requirement, where = Requirement(text), {"extra": "", "python_version": python}
+            if requirement.marker is None or requirement.marker.evaluate(where):
+                left.append(requirement.name)
+    return [f"{name}=={pins[name]}" for name in sorted(names)]
 
 
 def download(python: str, names: list[str], folder: Path) -> None:

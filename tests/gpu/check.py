@@ -80,8 +80,8 @@ class Report:
         self._write()
 
     def _write(self, **more: Any) -> None:
-        found = {"figures": self._figures, "reason": "; ".join(self._missed), **more}
-        self._file.write_text(json.dumps(found))
+        line = {"figures": self._figures, "reason": "; ".join(self._missed), **more}
+        self._file.write_text(json.dumps(line))
 
     def skip(self, reason: str) -> None:
         self._write(result="skip", reason=reason)
@@ -117,8 +117,8 @@ def run_here(module: str, name: str, device: str, folders: list[Path]) -> int:
         return 0
     except BaseException as error:
         traceback.print_exc()
-        said = str(error).strip().splitlines() or [""]
-        report.end(f"{type(error).__name__}: {said[0][:300]}")
+        message = str(error).strip().splitlines() or [""]
+        report.end(f"{type(error).__name__}: {message[0][:300]}")
         return 1
     report.end()
     return 0
@@ -182,16 +182,16 @@ def lacking(case: Case, gpus: int) -> str:
 
 def run_case(module: str, case: Case, shared: Path, deadline: float) -> dict[str, Any]:
     """The line of one case, run in a process of its own."""
-    found = {"result": "skip", "reason": lacking(case, machine()["gpus"]), "figures": {}}
+    outcome = {"result": "skip", "reason": lacking(case, machine()["gpus"]), "figures": {}}
     began, limit = time.monotonic(), case.seconds * (1 if machine()["gpus"] else SLOWER)
     left = min(limit, deadline - began)
-    if not found["reason"] and left < min(limit, 20):
-        found["reason"] = "no time was left"
-    if not found["reason"]:
+    if not outcome["reason"] and left < min(limit, 20):
+        outcome["reason"] = "no time was left"
+    if not outcome["reason"]:
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
-            found = _in_a_process(module, case, shared, Path(folder), left)
+            outcome = _in_a_process(module, case, shared, Path(folder), left)
     seconds = round(time.monotonic() - began, 1)
-    return {"case": case.name, "tier": module.rpartition(".")[2], **found, "seconds": seconds,
+    return {"case": case.name, "tier": module.rpartition(".")[2], **outcome, "seconds": seconds,
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **machine()}  # fmt: skip
 
 
@@ -220,16 +220,16 @@ def _in_a_process(
             with suppress(ProcessLookupError):  # what it started, too
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    found: dict[str, Any] = {"figures": {}, "reason": ""}
+    outcome: dict[str, Any] = {"figures": {}, "reason": ""}
     with suppress(OSError, ValueError):
-        found = json.loads(result.read_text())
-    if "result" not in found or died:
+        outcome = json.loads(result.read_text())
+    if "result" not in outcome or died:
         died = died or "ended without a result"
-        found |= {"result": "fail", "reason": "; ".join(filter(None, [died, found["reason"]]))}
-    if found["result"] == "fail":
+        outcome |= {"result": "fail", "reason": "; ".join(filter(None, [died, outcome["reason"]]))}
+    if outcome["result"] == "fail":
         text = (folder / "output").read_text(errors="replace")
         print(f"--- {case.name}\n{text[-3000:].strip()}\n---", flush=True)
-    return found
+    return outcome
 
 
 def run_tier(module: str, only: list[str], minutes: float) -> Iterator[dict[str, Any]]:
@@ -241,8 +241,10 @@ def run_tier(module: str, only: list[str], minutes: float) -> Iterator[dict[str,
         for alone, at_once in ((False, beside), (True, 1)):
             chosen = [case for case in cases if case.alone == alone]
             with ThreadPoolExecutor(at_once) as pool:
-                asked = [pool.submit(run_case, module, c, Path(shared), deadline) for c in chosen]
-                yield from (done.result() for done in as_completed(asked))
+                submitted = [
+                    pool.submit(run_case, module, c, Path(shared), deadline) for c in chosen
+                ]
+                yield from (done.result() for done in as_completed(submitted))
 
 
 def table(lines: list[dict[str, Any]]) -> str:
@@ -250,8 +252,10 @@ def table(lines: list[dict[str, Any]]) -> str:
     wide, rows = max(len(line["case"]) for line in lines), []
     for line in lines:
         figures = ", ".join(f"{n} {v}" for n, v in line["figures"].items())
-        said = "; ".join(filter(None, [line["reason"], figures]))
-        rows.append(f"{line['result']:4}  {line['case']:{wide}}  {line['seconds']:6.1f} s  {said}")
+        remark = "; ".join(filter(None, [line["reason"], figures]))
+        rows.append(
+            f"{line['result']:4}  {line['case']:{wide}}  {line['seconds']:6.1f} s  {remark}"
+        )
     counts = {r: sum(line["result"] == r for line in lines) for r in ("pass", "fail", "skip")}
     where = machine()["gpu"] or "no GPU"
     rows.append(", ".join(f"{n} {r}" for r, n in counts.items()) + f", on {where}")

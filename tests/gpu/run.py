@@ -25,11 +25,11 @@ def numbers(version: str) -> list[int]:
 def is_wanted(wheel: Path) -> bool:
     name, ours = wheel.name.split("-")[:2]
     try:
-        found = metadata.version(name)
+        version = metadata.version(name)
     except metadata.PackageNotFoundError:
         return True
     compiled = not wheel.name.endswith("-none-any.whl")
-    return found != ours and not (compiled and numbers(found) >= numbers(ours))
+    return version != ours and not (compiled and numbers(version) >= numbers(ours))
 
 
 def install(wheels: list[Path], site: Path) -> None:

@@ -46,8 +46,8 @@ def test_cases_of_t0_pass_on_the_cpu_or_are_skipped_by_name_also_in_the_bundles_
     only = ("--only", "loss", "packed_is_padded[sdpa]", "packed_is_padded[flash_attention_2]")
     code, lines, printed = run(tmp_path, "0", *only, root=tree)
     assert code == 0, printed
-    said = {name: (line["result"], line["reason"]) for name, line in lines.items()}
-    assert said == {
+    outcomes = {name: (line["result"], line["reason"]) for name, line in lines.items()}
+    assert outcomes == {
         "loss_gradients": ("pass", ""),
         "packed_is_padded[sdpa]": ("pass", ""),
         "packed_is_padded[flash_attention_2]": ("skip", "needs CUDA"),

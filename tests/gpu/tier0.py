@@ -77,8 +77,8 @@ def fused_head(report: Report) -> None:
         plain.positive = head.positive
         head.ours()
         plain.peer()
-        found = [arrays(hidden=p.hidden.grad, weight=p.weight.grad) for p in (head, plain)]
-        report.bound(dtype, distance(*found), bound)
+        gradients = [arrays(hidden=p.hidden.grad, weight=p.weight.grad) for p in (head, plain)]
+        report.bound(dtype, distance(*gradients), bound)
 
 
 def small_checkpoint(folder: Path) -> dict[str, Path]:
@@ -95,8 +95,8 @@ def update(checkpoint: Path, out: Path, attention: str = "sdpa", **changes: Any)
     from tests.training.conftest import gradients_of, small_trainer
     from tests.training.test_gppo_equivalence import fixed, pay
 
-    asked = {"prompts": 4, "mini_batch": 4, "rollout_func": fixed, "max_grad_norm": 0.0}
-    trainer = small_trainer(checkpoint, out, pay, **(asked | changes))
+    options = {"prompts": 4, "mini_batch": 4, "rollout_func": fixed, "max_grad_norm": 0.0}
+    trainer = small_trainer(checkpoint, out, pay, **(options | changes))
     if attention != "sdpa":
         try:
             trainer.accelerator.unwrap_model(trainer.model).set_attn_implementation(attention)
@@ -152,14 +152,14 @@ def kill_and_resume(kind: str, report: Report) -> None:
 
     files = small_checkpoint(report.scratch)
     inputs = files["checkpoint"], files["examples" if kind == "sft" else "problems"]
-    whole, again, cut = (report.scratch / name for name in ("whole", "again", "cut"))
-    stage(kind, *inputs, whole)
+    unbroken, again, cut = (report.scratch / name for name in ("whole", "again", "cut"))
+    stage(kind, *inputs, unbroken)
     stage(kind, *inputs, again)
     stage(kind, *inputs, cut, hook="on_optimizer_step", call=11)
     assert not (cut / "checkpoint").exists()
     stage(kind, *inputs, cut)
-    assert [step for step, _ in curves(cut)] == [step for step, _ in curves(whole)]
-    files = [out / "checkpoint/model.safetensors" for out in (whole, again, cut)]
+    assert [step for step, _ in curves(cut)] == [step for step, _ in curves(unbroken)]
+    files = [out / "checkpoint/model.safetensors" for out in (unbroken, again, cut)]
     first, *others = (arrays(**load_file(file)) for file in files)
     repeated, resumed = (distance(weights, first) for weights in others)
     report.figure(another_whole_run=repeated)
@@ -178,12 +178,12 @@ def lm_head(report: Report) -> None:
     if report.cuda:
         sizes = {"tokens": 32_768, "hidden": 4_096, "vocab": 151_936, "device": "cuda",
                  "dtype": "bfloat16", "repeat": 3}  # fmt: skip
-    asked = argparse.Namespace(**OPTIONS | sizes)
-    ours, products = (in_a_process(measure, side, asked) for side in ("ours", "gemms"))
+    options = argparse.Namespace(**OPTIONS | sizes)
+    ours, products = (in_a_process(measure, side, options) for side in ("ours", "gemms"))
     report.figure(seconds=ours["seconds"])
     report.goal("gb", ours["peak_mb"] / 1e3, at_most=5.0)
     report.goal("times_the_products", ours["seconds"] / products["seconds"], at_most=1.4)
-    peer = in_a_process(measure, "peer", asked)
+    peer = in_a_process(measure, "peer", options)
     report.figure(peer_gb=peer["peak_mb"] / 1e3, peer_seconds=peer["seconds"])
 
 

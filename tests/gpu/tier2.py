@@ -33,15 +33,15 @@ def vllm_files(report: Report):
 
 
 def train_with_vllm(
-    engine: str, asked: dict[str, Any], checkpoint: Path, problems: Path, out: Path
+    engine: str, options: dict[str, Any], checkpoint: Path, problems: Path, out: Path
 ) -> None:
     """Two rollouts of four updates that move the policy far; for a process of its own."""
     from tests.training import killed_child
 
     names = ("precision", "vllm_server_url")
-    how = {name: asked[name] for name in names if name in asked}
-    runtime = killed_child.RUNTIME.model_copy(update=how)
-    what = {"fp32_head": asked.get("fp32_head", False), "runtime": runtime}
+    engine_options = {name: options[name] for name in names if name in options}
+    runtime = killed_child.RUNTIME.model_copy(update=engine_options)
+    what = {"fp32_head": options.get("fp32_head", False), "runtime": runtime}
     with mock.patch.object(killed_child, "RL", killed_child.RL.model_copy(update=what)):
         killed_child.train(engine, checkpoint, problems, out)
 
@@ -64,10 +64,10 @@ def vllm_colocate(types: str, report: Report) -> None:
     from own_process import in_a_process
 
     base, problems = vllm_files(report)
-    (bound, asked), out = TYPES[types], report.scratch / "out"
-    before, whole = torch.cuda.mem_get_info()
-    in_a_process(train_with_vllm, "vllm_colocate", asked, base, problems, out)
-    report.bound("gb_not_freed", (before - torch.cuda.mem_get_info()[0]) / 1e9, whole / 100e9)
+    (bound, options), out = TYPES[types], report.scratch / "out"
+    before, total = torch.cuda.mem_get_info()
+    in_a_process(train_with_vllm, "vllm_colocate", options, base, problems, out)
+    report.bound("gb_not_freed", (before - torch.cuda.mem_get_info()[0]) / 1e9, total / 100e9)
     check_mismatch(report, out, bound)
 
 

@@ -44,9 +44,9 @@ def audit(pip_audit: str, lock: Path) -> tuple[int, str]:
 
 
 def main(pip_audit: str, *locks: str) -> int:
-    found = [audit(pip_audit, Path(lock)) for lock in locks]
-    print(*(said for _, said in found), sep="\n")
-    return max(code for code, _ in found)
+    audits = [audit(pip_audit, Path(lock)) for lock in locks]
+    print(*(text for _, text in audits), sep="\n")
+    return max(code for code, _ in audits)
 
 
 if __name__ == "__main__":

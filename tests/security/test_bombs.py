@@ -84,9 +84,9 @@ def test_one_text_repeated_a_hundred_thousand_times_fills_no_memory(tmp_path: Pa
     assert path.stat().st_size < MIB
     assert rows_of_longest(path, groups(path)) == 15
     script = READ.format(root=str(ROOT / ".package"), path=str(path))
-    said, megabytes = output_of(sys.executable, "-c", script).splitlines()
-    assert "bomb.parquet is damaged after row " in said
-    assert "over 500 times its size" in said
+    rows, megabytes = output_of(sys.executable, "-c", script).splitlines()
+    assert "bomb.parquet is damaged after row " in rows
+    assert "over 500 times its size" in rows
     assert int(megabytes) < 2_000
 
 

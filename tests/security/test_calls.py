@@ -91,7 +91,7 @@ UNKNOWN = {"name": "c", "skip_reason": "not found on PyPI"}
 
 
 @pytest.mark.parametrize(
-    ("packages", "code", "said"),
+    ("packages", "code", "message"),
     [
         ([SAFE, UNSAFE], VULNERABLE, "b 2: PYSEC-1, fixed in 3\n"),
         ([SAFE, UNKNOWN], CLEAN, "1 packages checked, 0 known vulnerabilities"),
@@ -100,13 +100,13 @@ UNKNOWN = {"name": "c", "skip_reason": "not found on PyPI"}
         (None, UNREACHABLE, "nothing was checked: no route to host"),
     ],
 )
-def test_the_exit_code_tells_what_is_known(tmp_path: Path, packages, code, said):
-    program, found = tmp_path / "pip-audit", tmp_path / "found.json"
-    found.write_text("" if packages is None else json.dumps({"dependencies": packages}))
-    program.write_text(f"#!/bin/sh\ncat {found}\necho 'no route to host' >&2\nexit 1\n")
+def test_the_exit_code_tells_what_is_known(tmp_path: Path, packages, code, message):
+    program, report = tmp_path / "pip-audit", tmp_path / "found.json"
+    report.write_text("" if packages is None else json.dumps({"dependencies": packages}))
+    program.write_text(f"#!/bin/sh\ncat {report}\necho 'no route to host' >&2\nexit 1\n")
     program.chmod(0o755)
     result, text = audit(str(program), Path("lock"))
-    assert (result, said in text) == (code, True)
+    assert (result, message in text) == (code, True)
 
 
 class Evil:

@@ -38,13 +38,13 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     jsonl(root / "r.jsonl", {"id": name, "problem": "1+1?", "answer": "2"})
     source = Source(name=name, files=("r.jsonl",))
     collect.body(out, settings=CollectSettings(root=str(root), sources=(source,)), seed=0)
-    (made,) = kept_in(out)
-    assert (made.id, made.source) == (problem_id("1+1?"), name)
+    (kept,) = kept_in(out)
+    assert (kept.id, kept.source) == (problem_id("1+1?"), name)
 
     sample = Sample(problem_id=name, index=0, model=name, text="2")
     with Journal(journal_path(out)) as journal:
         journal.append(sample)
-    named = made.model_copy(update={"id": name})
+    named = kept.model_copy(update={"id": name})
     write_outputs(out, [named], requests_of([named], 1, 0), EngineSettings(kind="scripted"))
     assert list(read_table(out / "samples.parquet", Sample)) == [sample]
     written = {p for p in below(out) if not p.startswith(".resume")}
