@@ -21,6 +21,7 @@ from klear.configs.metrics import metrics
 from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import Source
+from klear.eval.math_answers import beside, readings, regions, scalars, shapes, verify
 from klear.flows.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +37,18 @@ SOURCE = re.compile(r"<!-- source: ([\w.]+): ([\w ]+) -->")
 PAPER = re.compile(r"§[\d.]+|(?:Table|Fig(?:ure|\.)|Eq\.|App\.) ?\w+")
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 BOUNDS |= {"minLength": "characters ≥", "maxLength": "characters ≤"}
+
+MATH_RULES = (
+    *readings.READINGS[:1],
+    *beside.RULES,
+    *readings.READINGS[1:],
+    *verify.RULES,
+    *scalars.ORDERED_TEXTS,
+    *regions.RULES,
+    *shapes.RULES,
+    *scalars.RULES,
+)
+"""In the order in which the judge tries them."""
 
 
 def app() -> App:
@@ -119,6 +132,25 @@ def metrics_page() -> str:
     """The table of metrics."""
     rows = (f"| `{m.pattern}` | {m.title} | {m.unit or '-'} | {m.about} |\n" for m in metrics())
     return read_catalogue("metrics")["page"]["head"] + "".join(rows)
+
+
+def math_rules() -> str:
+    """A row for every rule of the math judge, with its own cases."""
+
+    def cell(cases: tuple[tuple[str, str], ...]) -> str:
+        pairs = (f"`{gold}` ← `{answer}`" for gold, answer in cases)
+        return "<br>".join(pairs).replace("|", r"\|").replace("\n", " ")
+
+    rows = [f"| {r.name} | {cell(r.accepts)} | {cell(r.refuses)} |" for r in MATH_RULES]
+    page = [
+        "# What the math judge accepts",
+        "The rules in the order in which they are tried, each with its own cases, which are "
+        "tested. They lie in `eval/math_answers`. How the judge reads an answer before "
+        "it compares is in [judge](judge.md#math).",
+        "| rule | right: gold ← answer | wrong |\n|---|---|---|",
+    ]
+    page[-1] += "".join(f"\n{row}" for row in rows if "`" in row)
+    return "\n\n".join(page) + "\n"
 
 
 def trl_options() -> str:
@@ -214,7 +246,7 @@ def claims() -> str:
     return text[text.index("|  | claim") : text.index("\n## Figure 2")].strip()
 
 
-def beside(module: str, *names: str) -> str:
+def code_of(module: str, *names: str) -> str:
     """Functions of a module: what the docstring says with its equations, then the code."""
     text = [inspect.getdoc(import_module(module)) or ""]
     for name in names:
@@ -229,6 +261,7 @@ GENERATED = {
     "configuration.md": configuration,
     "metrics.md": metrics_page,
     "sources.md": sources,
+    "math_rules.md": math_rules,
     "trl_options.md": trl_options,
 }
 
@@ -266,5 +299,5 @@ def on_page_markdown(markdown, page, config, files):
         name, table = made.__name__, made()
         parts = re.split(rf"<!-- {name} -->.*?<!-- /{name} -->", markdown, flags=re.S)
         markdown = table.join(parts)
-    markdown = SOURCE.sub(lambda m: beside(m[1], *m[2].split()), markdown)
+    markdown = SOURCE.sub(lambda m: code_of(m[1], *m[2].split()), markdown)
     return LINK.sub(lead, markdown)

@@ -1,7 +1,7 @@
 """What a rule of the comparison is: a name, a decision and its own cases.
 
 Rules stand in lists, in the order in which they are tried: the first that decides has the word. The
-cases are tested, and are the table "What we accept" of docs/judge.md.
+cases are tested, and are the page "What the math judge accepts" of the docs.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,4 @@
-"""Each rule of the math judge on its own cases, small changes of value, words of a prompt.
-
-    python -m tests.eval.test_math_rules
-
-writes the rules' cases into the table "What we accept" of docs/judge.md.
-"""
+"""Each rule of the math judge on its own cases, small changes of value, words of a prompt."""
 
 import json
 import re
@@ -12,49 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from docs.hooks import MATH_RULES
 from klear.eval.answers import extract_boxed
-from klear.eval.math_answers import beside, readings, regions, scalars, shapes, verify
 from klear.eval.math_answers.notation.words import TEXT
 from klear.eval.math_answers.rules import Asked, Rule
 from klear.eval.math_answers.verify import asked_for, quick_verdict
 from klear.eval.math_answers.worker import run
-
-PAGE = Path(__file__).resolve().parents[2] / "docs/judge.md"
-BEGIN, END = "<!-- from the rules of math -->\n", "<!-- end of the rules of math -->"
-RULES = (
-    *readings.READINGS[:1],
-    *beside.RULES,
-    *readings.READINGS[1:],
-    *verify.RULES,
-    *scalars.ORDERED_TEXTS,
-    *regions.RULES,
-    *shapes.RULES,
-    *scalars.RULES,
-)
 
 
 def verdict_of(gold: str, answer: str, prompt: Asked = "") -> str:
     return (quick_verdict(gold, answer, prompt) or run(gold, answer, prompt)).verdict
 
 
-def what_we_accept() -> str:
-    """A row for every rule that has cases, in the order in which they are tried."""
-
-    def cell(cases: tuple[tuple[str, str], ...]) -> str:
-        pairs = (f"`{gold}` ← `{answer}`" for gold, answer in cases)
-        return "<br>".join(pairs).replace("|", r"\|").replace("\n", " ")
-
-    rows = [f"| {r.name} | {cell(r.accepts)} | {cell(r.refuses)} |" for r in RULES]
-    head = "| kind | accepted: gold ← answer | refused |\n|---|---|---|\n"
-    return head + "".join(f"{row}\n" for row in rows if "`" in row)
-
-
-def test_the_page_shows_the_cases_of_the_rules() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == what_we_accept()
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", MATH_RULES, ids=lambda rule: rule.name)
 def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
     for verdict, cases in (("AC", rule.accepts), ("WA", rule.refuses)):
         for gold, answer in cases:
@@ -176,9 +141,3 @@ def test_a_small_change_of_an_accepted_answer_is_refused(change: Change) -> None
         if verdict_of(gold, answer) != "AC" or verdict_of(gold, changed) != "WA"
     ]
     assert not failing
-
-
-if __name__ == "__main__":
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page[: page.index(BEGIN)], page[page.index(END) :]
-    PAGE.write_text(before + BEGIN + what_we_accept() + after, encoding="utf-8")
