@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "configs/ablations/RESULTS.md"
 SOURCES = {
     "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
     "machines.md": "deployments/README.md",
     "trainer.md": "training/README.md",
 }

@@ -20,7 +20,7 @@ from klear.flows.cli.main import COMMANDS, main
 ROOT = Path(__file__).parents[1]
 CODE = ("configs", "eval", "training", "tasks", "flows")
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-NAMES = (*hooks.SOURCES.values(), "CONTRIBUTING.md", "SECURITY.md")
+NAMES = (*hooks.SOURCES.values(), "SECURITY.md")
 PAGES = [*(ROOT / name for name in NAMES), *DOCS]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 SETS = r"(?:[A-Z_]+=\S* )*"
