@@ -20,11 +20,14 @@ demo: env ## servers, the whole tiny run, the report and where to look
 
 PYTEST := $(BIN)/python -m pytest --numprocesses 2
 
+# Only modules that have such tests are imported.
+SYSTEM := $(shell grep -rl 'mark\.system' tests --include='test_*.py')
+
 test: test-env ## what a newcomer runs: everything fast, and one real smoke of every kind
 	$(PYTEST) --dist worksteal -m "not system"
 
 test-system: test-env ## the rest: every kill, cluster, server, browser and sandbox
-	$(PYTEST) --dist loadfile --max-worker-restart 0 -m system
+	$(PYTEST) --dist loadfile --max-worker-restart 0 -m system $(SYSTEM)
 
 check: test-env ## style, types, import contracts
 	$(BIN)/ruff format --check .

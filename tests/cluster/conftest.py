@@ -54,7 +54,7 @@ class Cluster:
             caps = ["--cap-add", "ALL"] if os.geteuid() == 0 else []
             node = [*hide, *caps, "--die-with-parent", "--", *node]
         log = self.folder / f"node-{len(self.nodes)}.log"
-        supervise = str(ROOT / "tasks" / "stage" / "supervise.py")
+        supervise = str(ROOT / "tasks" / "engine" / "supervise.py")
         supervised = [sys.executable, "-I", supervise, str(os.getpid()), "1", "--"]
         paths = (str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH"))
         with log.open("wb") as output:

@@ -25,6 +25,7 @@ from klear.flows.forms.registration import crash_silent
 from klear.tasks.answers.distill import PILOT_PROMPTS as PILOT
 from tests.endpoint.conftest import MODEL, Endpoint, serving
 
+pytestmark = pytest.mark.system
 MINUTE = 60
 OF_SMALL = {"profile": "small", "inputs_as_of": "small-seed0"}
 
@@ -108,7 +109,6 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
     assert run["deployment_id"] == cockpit.deployment("small")["id"], "no run of its form"
 
 
-@pytest.mark.system
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str
 ) -> None:
@@ -139,7 +139,6 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit.check_steps(child.info.run_id)
 
 
-@pytest.mark.system
 def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first: str) -> None:
     lock = cockpit.home / "gpu" / "gpu-0.lock"
     with lock.open("a") as holder:
@@ -163,7 +162,6 @@ def test_a_run_from_the_command_line_is_cancelled_from_the_ui(cockpit: Home, fir
     assert not cockpit.children()
 
 
-@pytest.mark.system
 def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str) -> None:
     state = cockpit.ended(dead)["state"]
     assert state["name"] == "Crashed"
@@ -172,7 +170,6 @@ def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str
     assert names == {crash_silent(30).name}
 
 
-@pytest.mark.system
 @pytest.mark.timeout(4 * PATIENCE_S)
 def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missing(cockpit, first):
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
@@ -293,7 +290,6 @@ def resume(cockpit: Home, run: str, **answer: object) -> None:
     cockpit.call(f"flow_runs/{run}/resume", {"run_input": answer})
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("paused", [SAMPLES], indirect=True)
 def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(cockpit, endpoint, paused):
     shows(cockpit, paused, "WaitingForApproval")
@@ -317,7 +313,6 @@ def test_a_paused_run_goes_on_where_it_was_when_its_form_is_filled_in(cockpit, e
     assert len(keys) == len(set(keys)) == endpoint.attempts.total()
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("paused", [SAMPLES + 1], indirect=True)
 def test_a_refusal_fails_the_run_with_one_line_and_keeps_what_the_pilot_has_paid_for(
     cockpit: Home, endpoint: Endpoint, paused: str

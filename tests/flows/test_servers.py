@@ -149,6 +149,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
         klear.command("down")
 
 
+@pytest.mark.system
 class TestRealServers:
     def test_every_profile_has_a_short_form_and_one_with_all_its_settings(self, running):
         whole = {f"{name}-advanced": name for name in profiles()}

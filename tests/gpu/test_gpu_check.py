@@ -40,6 +40,7 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.system
 def test_cases_of_t0_pass_on_the_cpu_or_are_skipped_by_name_also_in_the_bundles_tree(
     tmp_path, tree
 ):
@@ -57,6 +58,7 @@ def test_cases_of_t0_pass_on_the_cpu_or_are_skipped_by_name_also_in_the_bundles_
     assert all(line["versions"]["torch"] for line in lines.values())
 
 
+@pytest.mark.system
 def test_a_broken_kernel_a_crash_and_a_hang_each_fail_alone(tmp_path):
     code, lines, printed = run(tmp_path, "tests.gpu.broken")
     assert code == 1
