@@ -25,13 +25,13 @@ def metrics() -> tuple[Metric, ...]:
 
 
 @cache
-def about(name: str) -> Metric:
+def metric_of(name: str) -> Metric:
     """The first row that fits a name; a row of its own where none does."""
     fits = (metric for metric in metrics() if fnmatchcase(name, metric.pattern))
     return next(fits, Metric(name, name, "", ""))
 
 
 @cache
-def place(name: str) -> int:
+def display_order(name: str) -> int:
     """Where the row of a name stands; behind the last one where it has none."""
-    return [*metrics(), about(name)].index(about(name))
+    return [*metrics(), metric_of(name)].index(metric_of(name))

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from .layout import ALARM
+from .result_files import ALARM
 
 DIVERGENCE, GAP, LENGTH, FORMAT, NO_LESSON = (
     ALARM + name for name in ("divergence", "withheld_gap", "length", "format", "no_lesson")
@@ -25,9 +25,9 @@ Lines = Sequence[Mapping[str, float]]
 
 def alarms(lines: Lines, now: Mapping[str, float]) -> dict[str, str]:
     """The alarms that ring at the log line `now` after the `lines` before it, and why."""
-    found = {DIVERGENCE: diverges(lines, now), NO_LESSON: teaches_nothing([*lines, now])}
-    found |= {alarm: drifts(lines, now, alarm) for alarm in DRIFTS}
-    return {alarm: why for alarm, why in found.items() if why}
+    reasons = {DIVERGENCE: diverges(lines, now), NO_LESSON: teaches_nothing([*lines, now])}
+    reasons |= {alarm: drifts(lines, now, alarm) for alarm in DRIFTS}
+    return {alarm: why for alarm, why in reasons.items() if why}
 
 
 def diverges(lines: Lines, now: Mapping[str, float]) -> str:

@@ -24,8 +24,8 @@ from ..eval.records import Example
 from ..eval.records.tables import read_table
 from . import models, render
 from .launch.jobs import BaseJob
-from .layout import CHECKPOINT
 from .render import TURN_END, TURN_START
+from .result_files import CHECKPOINT
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]
@@ -42,7 +42,10 @@ def create_base(job: BaseJob) -> dict[str, float]:
         assert job.examples is not None, "the stage gives the corpus of the tokenizer"
         texts = corpus(read_table(job.examples, Example), job.seed)
         tokenizer = small_tokenizer(texts, s.vocabulary, s.tokens)
-        model, chat = small_model(s, tokenizer, job.seed), render.ChatFormat.of(tokenizer)
+        model, chat = (
+            small_model(s, tokenizer, job.seed),
+            render.ChatFormat.from_template(tokenizer),
+        )
         start = f"random weights, seed {job.seed}"
     else:
         # the commit that the revision of a hub model means now; a local folder has none
@@ -54,9 +57,9 @@ def create_base(job: BaseJob) -> dict[str, float]:
         commit = getattr(config, "_commit_hash", None) or s.revision
         tokenizer = models.load_tokenizer(s.model, commit)
         model = models.load_model(s.model, revision=commit)
-        own = render.asked_as(s.model, commit)
-        kwargs, question = own.get("chat_template_kwargs"), own.get("question", "")
-        kwargs = kwargs if s.chat_template_kwargs is None else s.chat_template_kwargs
+        own, kwargs = render.read_chat_file(s.model, commit), s.chat_template_kwargs
+        kwargs = own.get("chat_template_kwargs") if kwargs is None else kwargs
+        question = own.get("question", "")
         chat = prepare_for_chat(model, tokenizer, s.chat_template, kwargs)
         if s.positions is not None:
             model.config.max_position_embeddings = s.positions
@@ -83,20 +86,20 @@ def small_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE over numbers of two digits, operators and words: no text is unknown. With
     `lines` a common line is one token, and so is a word with the `=` or line break after it."""
-    whole = [*THINK_TAGS, *(common_lines(texts) if tokens == "lines" else [])]
+    unsplit = [*THINK_TAGS, *(common_lines(texts) if tokens == "lines" else [])]
     bpe = Tokenizer(BPE())
     split = pre_tokenizers.Split(_PIECES[tokens], "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bpe.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])  # type: ignore[assignment]
     bpe.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(whole),
+        vocab_size=vocabulary - len(unsplit),
         special_tokens=[PAD, END_OF_TEXT, TURN_START, TURN_END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    bpe.add_tokens(whole)  # plain tokens, as Qwen3's think tags: decoding keeps them
+    bpe.add_tokens(unsplit)  # plain tokens, as Qwen3's think tags: decoding keeps them
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         pad_token=PAD,
@@ -149,7 +152,7 @@ def prepare_for_chat(
     cannot be asked."""
     if render.give_template(tokenizer, template):
         model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size))
-    chat = render.ChatFormat.of(tokenizer, kwargs)
+    chat = render.ChatFormat.from_template(tokenizer, kwargs)
     config = model.generation_config or GenerationConfig()
     own = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     stops = [chat.closing[-1], tokenizer.eos_token_id, *own]

@@ -20,9 +20,9 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from ..configs.files import replace_text
-from ..configs.metrics import place
+from ..configs.metrics import display_order
 from ..configs.settings.training import RLSettings, SFTSettings
-from . import layout
+from . import result_files
 from .alarms import DIVERGENCE, NO_LESSON, alarms
 from .launch.jobs import RLJob, SFTJob
 from .models import broken_weights, check_layout, check_weights
@@ -34,7 +34,7 @@ _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_ti
           "completions/min_terminated_length", "completions/max_terminated_length"}  # fmt: skip
 
 
-def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
+def trainer_args(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
     """What the configurations of both trainers share."""
     cuda = torch.cuda.is_available()
     if s.runtime.precision == "fp16" and not cuda:
@@ -58,23 +58,23 @@ def in_trls_words(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[
     }
 
 
-def begins_after(trainer: Any, updates: int) -> int:
+def resume_step(trainer: Any, updates: int) -> int:
     """Steps of so many updates that the newest checkpoint has behind it."""
-    start = layout.latest(Path(trainer.args.output_dir))
-    return layout.number_of(start) // updates if start else 0
+    start = result_files.latest(Path(trainer.args.output_dir))
+    return result_files.number_of(start) // updates if start else 0
 
 
 def train(
-    trainer: Any, job: SFTJob | RLJob, progress: layout.ProgressFile, updates: int = 1,
+    trainer: Any, job: SFTJob | RLJob, progress: result_files.ProgressFile, updates: int = 1,
     explain: Callable[[], str] = str,
 ) -> None:  # fmt: skip
     """Train from the newest checkpoint to the end or a stop, with metrics and progress. One step of
     the files (RL: a rollout) is `updates` optimizer updates; `explain` says how the answers of the
     latest one were paid."""
-    start = layout.latest(Path(trainer.args.output_dir))
+    start = result_files.latest(Path(trainer.args.output_dir))
     check_layout(trainer, start)
     if trainer.is_world_process_zero():
-        after_step = begins_after(trainer, updates)
+        after_step = resume_step(trainer, updates)
         trainer.add_callback(WriteMetrics(job, progress, updates, after_step, explain))
     StopOnTerm(trainer, updates).train(start)
 
@@ -84,12 +84,12 @@ class WriteMetrics(TrainerCallback):
     updates make one step of the files (RL: one rollout)."""
 
     def __init__(
-        self, job: SFTJob | RLJob, progress: layout.ProgressFile, each: int, after_step: int,
+        self, job: SFTJob | RLJob, progress: result_files.ProgressFile, each: int, after_step: int,
         explain: Callable[[], str] = str,
     ) -> None:  # fmt: skip
         self.job, self.progress, self.each, self.explain = job, progress, each, explain
-        self.metrics = layout.MetricsFile(job.out, after_step=after_step)
-        self.lines = [line["metrics"] for line in layout.read_lines(self.metrics.path)]
+        self.metrics = result_files.MetricsFile(job.out, after_step=after_step)
+        self.lines = [line["metrics"] for line in result_files.read_lines(self.metrics.path)]
         self._note = ""
 
     def on_step_end(self, args, state, control, **_) -> None:
@@ -103,20 +103,20 @@ class WriteMetrics(TrainerCallback):
             return
         numbers = {
             name: float(value)
-            for name, value in sorted(logs.items(), key=lambda item: place(item[0]))
+            for name, value in sorted(logs.items(), key=lambda item: display_order(item[0]))
             if isinstance(value, (int, float)) and name not in _NOISE
         }
         step = state.global_step // self.each
         rung, runtime = alarms(self.lines, numbers), self.job.settings.runtime
         if NO_LESSON in rung:
             rung[NO_LESSON] = f"{rung[NO_LESSON]}. {self.explain()}"
-            replace_text(self.job.out / layout.NO_LESSON, f"Step {step}: {rung[NO_LESSON]}\n")
+            replace_text(self.job.out / result_files.NO_LESSON, f"Step {step}: {rung[NO_LESSON]}\n")
         self.lines.append(numbers)
         self.metrics.append(step, dict.fromkeys(rung, float(step)) | numbers)
         shown = ("loss", "reward/mean")
         self._note = ", ".join(f"{n} {numbers[n]:.3g}" for n in shown if n in numbers)
         for name, why in rung.items():
-            alarm = name.removeprefix(layout.ALARM).replace("_", " ")
+            alarm = name.removeprefix(result_files.ALARM).replace("_", " ")
             print(f"{alarm} alarm at step {step}: {why}", flush=True)
             self._note += f", {alarm.upper()} ALARM"
         if NO_LESSON in rung and runtime.stop_without_lesson:
@@ -141,10 +141,10 @@ class StableCheckpoints(TrainerCallback):
         folder = Path(args.output_dir)
         checkpoint = folder / f"checkpoint-{state.global_step}"
         flush(checkpoint)
-        (checkpoint / layout.STABLE).touch()
-        whole = (mark.parent for mark in folder.glob(f"*/{layout.STABLE}"))
-        for old in sorted(whole, key=layout.number_of)[:-KEEP]:
-            (old / layout.STABLE).unlink()
+        (checkpoint / result_files.STABLE).touch()
+        stable = (mark.parent for mark in folder.glob(f"*/{result_files.STABLE}"))
+        for old in sorted(stable, key=result_files.number_of)[:-KEEP]:
+            (old / result_files.STABLE).unlink()
             shutil.rmtree(old)
 
 
@@ -179,8 +179,10 @@ def likely_cause(trainer: Any) -> str:
     """Why loss or gradient of `trainer` are probably not finite, with what to do."""
     rate, norm = trainer.args.learning_rate, trainer.args.max_grad_norm
     if broken := broken_weights(trainer.model):
-        made = f"the update before made the weight {broken[0]} NaN or infinite"
-        return f"{made}: lower the learning rate, {rate:g}, or warm up for longer"
+        return (
+            f"the update before made the weight {broken[0]} NaN or infinite: lower the learning "
+            f"rate, {rate:g}, or warm up for longer"
+        )
     if trainer.args.fp16:
         return "fp16 has nothing above 65,504: set runtime.precision to bf16 or fp32"
     finite = "the weights are finite, but no longer what they compute"
@@ -216,7 +218,7 @@ class StopOnTerm(TrainerCallback):
     def __init__(self, trainer: Any, updates_per_step: int) -> None:
         self.trainer, self.each = trainer, updates_per_step
         self.folder = Path(trainer.args.output_dir)
-        self.asked = self.unchanged = False
+        self.stop_requested = self.unchanged = False
         trainer.callback_handler.callbacks.insert(0, self)
 
     def train(self, start: Path | None) -> None:
@@ -225,8 +227,8 @@ class StopOnTerm(TrainerCallback):
         try:
             t.train(resume_from_checkpoint=str(start) if start else None)
         except Stopped:  # what was begun after the last step is forgotten
-            newest, step = layout.latest(self.folder), t.state.global_step
-            if step and (newest is None or layout.number_of(newest) != step):
+            newest, step = result_files.latest(self.folder), t.state.global_step
+            if step and (newest is None or result_files.number_of(newest) != step):
                 for (_, write), state in zip(GENERATORS, self.random, strict=True):
                     write(state)
                 t._metrics["train"], t._tr_loss = self.metrics, self.loss
@@ -235,14 +237,14 @@ class StopOnTerm(TrainerCallback):
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-        if self.asked:
-            raise Stopped(layout.STOPPED)
+        if self.stop_requested:
+            raise Stopped(result_files.STOPPED)
 
     def _on_term(self, *_: Any) -> None:
-        self.asked = True
+        self.stop_requested = True
         if self.unchanged:
             self.unchanged = False  # a second signal changes nothing
-            raise Stopped(layout.STOPPED)
+            raise Stopped(result_files.STOPPED)
 
     def on_train_begin(self, args, state, control, **_) -> None:
         """Go on with the sums of a log line that the stop has cut."""
@@ -259,7 +261,7 @@ class StopOnTerm(TrainerCallback):
             self.random, self.loss = [read() for read, _ in GENERATORS], t._tr_loss.clone()
             self.metrics = {name: list(values) for name, values in t._metrics["train"].items()}
             self.unchanged = t.accelerator.num_processes == 1
-            if self.unchanged and self.asked:
+            if self.unchanged and self.stop_requested:
                 self._on_term()
 
     def on_pre_optimizer_step(self, args, state, control, **_) -> None:
@@ -267,8 +269,8 @@ class StopOnTerm(TrainerCallback):
 
     def on_step_end(self, args, state, control, **_) -> None:
         if state.global_step % self.each == 0:
-            self.asked = any(gather_object([self.asked]))  # one process is enough
-            if self.asked:
+            self.stop_requested = any(gather_object([self.stop_requested]))  # one process is enough
+            if self.stop_requested:
                 control.should_save = control.should_training_stop = True
 
     def on_save(self, args, state, control, **_) -> None:

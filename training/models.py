@@ -33,8 +33,8 @@ from ..configs.files import replace_text
 from ..configs.settings.base import Settings, flat, key_of
 from ..configs.settings.training import LoraSettings, RLSettings, SFTSettings
 from ..eval.records import Record
-from .layout import CHAT_FILE, TRAINED_QUESTION
 from .render import ChatFormat, chat_format, keeps_text
+from .result_files import CHAT_FILE, TRAINED_QUESTION
 
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}
@@ -113,19 +113,19 @@ def load_model(
     )
 
 
-def told_to_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
+def checkpoint_for_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
     """The checkpoint, or links to its files in `folder` with a config.json that asks for the types
     of `s`: TRL's colocated vLLM is given a model's folder and no other word."""
     config = {"head_dtype": "model", **json.loads((checkpoint / "config.json").read_text())}
-    asked = {"head_dtype": "float32" if s.fp32_head else "model"}
-    asked |= {"dtype": "float16"} if s.runtime.precision == "fp16" else {}
-    if s.engine == "transformers" or asked.items() <= config.items():
+    types = {"head_dtype": "float32" if s.fp32_head else "model"}
+    types |= {"dtype": "float16"} if s.runtime.precision == "fp16" else {}
+    if s.engine == "transformers" or types.items() <= config.items():
         return checkpoint
     folder.mkdir(parents=True, exist_ok=True)
     for file in checkpoint.iterdir():
         with suppress(FileExistsError):  # all processes do so
             (folder / file.name).symlink_to(file.resolve())
-    replace_text(folder / "config.json", json.dumps(config | asked))
+    replace_text(folder / "config.json", json.dumps(config | types))
     return folder
 
 
@@ -220,9 +220,9 @@ def save_model(
     shutil.rmtree(partial, ignore_errors=True)
     model.save_pretrained(partial, safe_serialization=True)
     tokenizer.save_pretrained(partial)
-    how = {"chat_template_kwargs": dict(chat_template_kwargs or {}), "question": question}
-    if how := {name: value for name, value in how.items() if value}:
-        (partial / CHAT_FILE).write_text(json.dumps(how, indent=1))
+    chat = {"chat_template_kwargs": dict(chat_template_kwargs or {}), "question": question}
+    if chat := {name: value for name, value in chat.items() if value}:
+        (partial / CHAT_FILE).write_text(json.dumps(chat, indent=1))
     if lineage:
         write_lineage(partial, lineage)
     shutil.rmtree(folder, ignore_errors=True)
@@ -238,10 +238,9 @@ def save_trained(
     first = trainer.is_world_process_zero()
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     if first:
-        whole = plain(base_of(model), weights)
-        whole = whole.to(DTYPES[precision])  # pyright: ignore[reportArgumentType]
-        how = chat_template_kwargs, TRAINED_QUESTION
-        save_model(whole, trainer.processing_class, folder, lineage, *how)
+        merged: Any = unsharded_copy(base_of(model), weights).to(DTYPES[precision])
+        tokenizer = trainer.processing_class
+        save_model(merged, tokenizer, folder, lineage, chat_template_kwargs, TRAINED_QUESTION)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -301,10 +300,10 @@ def _packing_error(model: PreTrainedModel) -> float:
     size = model.config.get_text_config().vocab_size
     rows = [[words.randrange(size) for _ in range(n)] for n in (9, 7)]
     ids = [torch.tensor([row], device=model.device) for row in rows]
-    places = torch.cat([torch.arange(len(row)) for row in rows])[None].to(model.device)
-    found = model(input_ids=torch.cat(ids, 1), position_ids=places, use_cache=False).logits[0]
+    positions = torch.cat([torch.arange(len(row)) for row in rows])[None].to(model.device)
+    packed = model(input_ids=torch.cat(ids, 1), position_ids=positions, use_cache=False).logits[0]
     alone = torch.cat([model(input_ids=row, use_cache=False).logits[0] for row in ids])
-    return float((found.float().log_softmax(-1) - alone.float().log_softmax(-1)).abs().max())
+    return float((packed.float().log_softmax(-1) - alone.float().log_softmax(-1)).abs().max())
 
 
 def gradients_in_fp32(trainer: Any) -> None:
@@ -320,7 +319,7 @@ def policy_on_each(trainer: Any) -> PreTrainedModel:
     Where weights are spread or have adapters, there must be room for all of them beside those."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.is_fsdp_enabled or is_peft_model(model):
-        return plain(base_of(model), dict(gathered(model)))
+        return unsharded_copy(base_of(model), dict(gathered(model)))
     return model
 
 
@@ -360,12 +359,12 @@ def unchanged_weights(model: Any) -> Iterator[None]:
                 weight.copy_(kept)
 
 
-def plain(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+def unsharded_copy(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A model like `model` that owns `weights`, in evaluation mode."""
     with init_empty_weights(include_buffers=False):  # no checkpoint holds the rotations
-        made = AutoModelForCausalLM.from_config(model.config, **NO_CODE)
-    made.load_state_dict(dict(weights), strict=False, assign=True)
-    made.tie_weights()
-    made.to(next(iter(weights.values())).device)
-    made.generation_config = model.generation_config
-    return made.eval()
+        copy = AutoModelForCausalLM.from_config(model.config, **NO_CODE)
+    copy.load_state_dict(dict(weights), strict=False, assign=True)
+    copy.tie_weights()
+    copy.to(next(iter(weights.values())).device)
+    copy.generation_config = model.generation_config
+    return copy.eval()

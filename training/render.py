@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN, after_think
 from ..eval.thinking import KNOWN
-from .layout import CHAT_FILE, chat_file
+from .result_files import CHAT_FILE, chat_file
 
 CHATML = (
     "{% for message in messages %}"
@@ -58,7 +58,7 @@ class ChatFormat:
     """What stands for <think> and </think> in this model's texts; None: these themselves."""
 
     @classmethod
-    def of(
+    def from_template(
         cls, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None,
         stops: Iterable[int] = (),
     ) -> "ChatFormat":  # fmt: skip
@@ -112,8 +112,9 @@ class ChatFormat:
         if not prompts:
             return []
         turns = [conversation(p) for p in prompts]
-        how: dict[str, Any] = {"add_generation_prompt": True, "return_dict": True, **self.kwargs}
-        return self.tokenizer.apply_chat_template(turns, **how)["input_ids"]  # type: ignore[index]
+        return self.tokenizer.apply_chat_template(  # type: ignore[index]
+            turns, add_generation_prompt=True, return_dict=True, **self.kwargs
+        )["input_ids"]
 
     def response_ids(self, responses: Sequence[str]) -> list[list[int]]:
         """Token ids of each answer as the model writes it: without what the prompt wrote of it,
@@ -182,13 +183,13 @@ def chat_format(
     kwargs: Mapping[str, Any] | None = None, stops: Iterable[int] = (), revision: str | None = None,
 ) -> ChatFormat:  # fmt: skip
     """The format of `model`, a folder or a hub id, asked with `kwargs`, or as it says itself if
-    these are None. Raises ValueError as `ChatFormat.of`."""
-    own = asked_as(model, revision).get("chat_template_kwargs") if kwargs is None else kwargs
-    return ChatFormat.of(tokenizer, own, stops)
+    these are None. Raises ValueError as `ChatFormat.from_template`."""
+    own = read_chat_file(model, revision).get("chat_template_kwargs") if kwargs is None else kwargs
+    return ChatFormat.from_template(tokenizer, own, stops)
 
 
-def asked_as(model: str | Path, revision: str | None = None) -> dict[str, Any]:
-    """`layout.chat_file` of a folder or a hub id."""
+def read_chat_file(model: str | Path, revision: str | None = None) -> dict[str, Any]:
+    """`result_files.chat_file` of a folder or a hub id."""
     if not Path(model).is_dir():
         with suppress(OSError):  # it has no such file, or the hub is out of reach
             model = Path(cached_file(str(model), CHAT_FILE, revision=revision) or "").parent
@@ -249,9 +250,9 @@ def _render(
     for answer in answers:
         turns += [{"role": "assistant", **answer}, *conversation(_QUESTION)]
     turns = turns[: 1 + len(answers)] if len(answers) < 2 else turns[:-1]
-    how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate, **kwargs}
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate, **kwargs}
     try:
-        return str(tokenizer.apply_chat_template(turns, **how))
+        return str(tokenizer.apply_chat_template(turns, **options))
     except (TemplateError, TypeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
         raise ValueError(

@@ -21,14 +21,14 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN
 from ..eval.records.tables import column
-from . import layout, models
+from . import models, result_files
 from .callbacks import (
     FiniteCheckpoints,
     StableCheckpoints,
-    in_trls_words,
     likely_cause,
     skipped_by_scaler,
     train,
+    trainer_args,
 )
 from .launch.jobs import SFTJob
 from .launch.ranks import rank0_first, world_size
@@ -42,10 +42,10 @@ MOMENTUM = 0.95  # of Muon
 
 def run_sft(job: SFTJob) -> dict[str, float]:
     """Fine-tune `job.base` on `job.examples` into `job.out/checkpoint`; resumes in `job.out`."""
-    s, progress = job.settings, layout.ProgressFile(job.out)
+    s, progress = job.settings, result_files.ProgressFile(job.out)
     model, chat = models.load_to_train(job.base, s)
 
-    cache = job.out / layout.SCRATCH / layout.TOKENS
+    cache = job.out / result_files.SCRATCH / result_files.TOKENS
     asked = job.examples, chat, s.max_length, cache, progress.report
     dataset = rank0_first(cache / "DONE", lambda: tokenized(*asked))
     left_out = thinking_left_out(chat, column(job.examples, "response"))
@@ -54,7 +54,7 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     trainer.held_out = held_out and held_out.remove_columns(["length", "tokens"])
     train(trainer, job, progress)
     lineage = models.lineage_after(job.base, model, "sft", job.seed, s)
-    target = job.out / layout.CHECKPOINT
+    target = job.out / result_files.CHECKPOINT
     models.save_trained(trainer, target, s.runtime.precision, lineage, chat.kwargs)
     cut = sum(tokens > s.max_length for tokens in dataset["tokens"])
     return {
@@ -237,11 +237,11 @@ def build_trainer(
 
 def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
     """The paper's schedule (§4.1): cosine from the highest to the lowest learning rate."""
-    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
+    s, folder = job.settings, job.out / result_files.SCRATCH / result_files.CHECKPOINTS
     # a log line never spans a checkpoint, so a resumed run logs the same lines
     every = max(n for n in range(1, LOG_STEPS + 1) if s.checkpoint_steps % n == 0)
     return SFTConfig(
-        **in_trls_words(s, job.seed, folder),
+        **trainer_args(s, job.seed, folder),
         max_steps=steps,
         per_device_train_batch_size=2,  # nominal: the plan brings its own batches
         gradient_accumulation_steps=accumulation,

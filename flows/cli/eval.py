@@ -76,27 +76,27 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
     from rich.console import Console
 
     from ...tasks.engine.run import Run, active
-    from ...tasks.models import any_model
+    from ...tasks.models import eval_model
     from ...tasks.report.results import read_results
     from ...tasks.store.shared import open_store
     from .run import Terminal
 
-    named = any_model.identified(evaluation)
+    named = eval_model.identified(evaluation)
     if named.evaluate.protocols != evaluation.evaluate.protocols:
         print("asked in the words of its training (chat_format.json)", file=sys.stderr)
     evaluation = named
     names = dict.fromkeys(p.source or p.name for p in evaluation.evaluate.protocols)
     sources = [files.get(name) or Source(use=name) for name in names]
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
-    again = frozenset({any_model.eval_model.name} if force else ())
+    again = frozenset({eval_model.eval_model.name} if force else ())
     run = Run(store=open_store(load_machine()), display=display, force=again)
     with display.bars, active(run):
-        settings = map(any_model.settings_to_collect, sources)
-        collected = [any_model.benchmark(settings=each) for each in settings]
-        read = [line for each in collected for line in any_model.reading_lines(each)]
+        settings = map(eval_model.settings_to_collect, sources)
+        collected = [eval_model.benchmark(settings=each) for each in settings]
+        read = [line for each in collected for line in eval_model.reading_lines(each)]
         print("\n".join(read), file=sys.stderr, end="\n" if read else "")
-        found = any_model.eval_model(*collected, settings=evaluation)
-    print(any_model.results_text(read_results(found.folder), found.metrics, read))
+        found = eval_model.eval_model(*collected, settings=evaluation)
+    print(eval_model.results_text(read_results(found.folder), found.metrics, read))
     if run.happened[found.stage].action == "reused":
         made = run.store.manifest(found).created[:16].replace("T", " ")
         print(f"cached: asked and scored on {made} UTC; --force asks again")

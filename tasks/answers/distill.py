@@ -29,7 +29,7 @@ from ...training.engines.generate import (
     journal_path,
 )
 from ...training.engines.interface import EngineError, Request, request_seed
-from ...training.engines.without_model import mapped_text, recordings
+from ...training.engines.recorded import mapped_text, recordings
 from ...training.launch.jobs import GenerateJob
 from ..data.sources import TRACES
 from ..engine.child import ChildFailed, run_child

@@ -39,7 +39,7 @@ from ...training.engines.generate import (
     journal_path,
 )
 from ...training.engines.interface import EngineError, Key, Request, request_seed
-from ...training.layout import StepLines, chat_file, kept_model, kept_models, read_lines
+from ...training.result_files import StepLines, chat_file, kept_model, kept_models, read_lines
 from ..answers.distill import ask
 from ..answers.judge import score_table
 from ..engine.run import package_versions

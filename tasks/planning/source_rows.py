@@ -26,7 +26,7 @@ from ...configs.settings.explain import ConfigError
 from ...configs.settings.sources import Source
 from ...eval.records.row_files import Row, find_files, first_rows, read_rows
 from ...eval.records.tables import column, count_rows
-from ...training.engines.without_model import Recording, recordings
+from ...training.engines.recorded import Recording, recordings
 from ..data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
 
 MOST_READ = 16 << 20

@@ -10,14 +10,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ...configs.metrics import about
+from ...configs.metrics import metric_of
 from ...configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from ...eval.benchmarks.benchmarks import BenchmarkResult, Statement
 from ...eval.benchmarks.grades import GRADED, Agreement, Grade, Graded, compare, read_graded
 from ...eval.benchmarks.metrics import upper_bound_of_zero
 from ...eval.records import Problem, Sample, Score
 from ...eval.records.tables import column, count_rows, read_table
-from ...training.layout import ALARM, METRICS, NO_LESSON
+from ...training.result_files import ALARM, METRICS, NO_LESSON
 from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 from ..engine.progress import title_of
 from ..engine.run import story_of_this_run
@@ -137,7 +137,7 @@ def _curves(
     figures = []
     for wanted in panel:
         drawn = {
-            name: [Series(about(n).title, [*c[n]], [*c[n].values()]) for n in names]
+            name: [Series(metric_of(n).title, [*c[n]], [*c[n].values()]) for n in names]
             for name, c in curves.items()
             if (names := [n for n in wanted["metrics"] if n in c])
         }
@@ -154,7 +154,7 @@ def _curves(
 def _alarms(trained: Curves) -> list[tuple[str, str, list[int]]]:
     """(stage, alarm, steps) of the alarms that rang in training."""
     return [
-        (TRAINED[stage], about(name).title, [*steps])
+        (TRAINED[stage], metric_of(name).title, [*steps])
         for stage, curves in trained.items()
         for name, steps in curves.items()
         if name.startswith(ALARM)

@@ -101,7 +101,7 @@ def build(kind: str, options: argparse.Namespace, *, updates: int, steps: int, b
     def recorded(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         texts = [p[-1]["content"] for p in prompts]
         answers = [answer(t, i % ROLLOUTS, options) for i, t in enumerate(texts)]
-        ids = ChatFormat.of(trainer._tokenizer).prompt_ids(texts)
+        ids = ChatFormat.from_template(trainer._tokenizer).prompt_ids(texts)
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
     def pay(prompts: list[Any], **_: Any) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from klear.configs.loading import load_profile
-from klear.configs.metrics import metrics, place
+from klear.configs.metrics import display_order, metrics
 from klear.configs.settings.base import Runtime, Settings, key_of, read_catalogue
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
@@ -132,9 +132,9 @@ def test_what_would_quietly_mean_something_else_is_refused(override: str, says: 
 def test_every_pattern_stands_once_and_none_hides_one_below_it():
     patterns = [m.pattern for m in metrics()]
     for i, pattern in enumerate(patterns):
-        assert place(pattern.replace("*", "anything")) == i, pattern
+        assert display_order(pattern.replace("*", "anything")) == i, pattern
     for name in ("completions/invented", "countdown_test/invented"):  # that nobody described
-        assert place(name) == len(patterns)
+        assert display_order(name) == len(patterns)
 
 
 NO_COMMIT_KNOWN = {

@@ -18,7 +18,7 @@ from processes import eventually
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
 from klear.eval.records import Problem, Sample
 from klear.eval.records.tables import read_table, write_table
-from klear.training.engines import admission, in_flight
+from klear.training.engines import admission, concurrency
 from klear.training.engines import endpoint as module
 from klear.training.engines.endpoint import EndpointEngine
 from klear.training.engines.interface import EngineError, Request
@@ -114,7 +114,7 @@ def test_without_a_number_as_many_are_asked_as_the_endpoint_sustains(endpoint_of
     What a round brought in tokens a second is left out: that depends on this machine's load.
     """
     for name, value in (("ROUND_S", 0.5), ("FIRST", 4), ("WORTH", -1.0)):
-        monkeypatch.setattr(in_flight, name, value)
+        monkeypatch.setattr(concurrency, name, value)
     with endpoint_of(latency_s=0.25, slots=12) as endpoint:
         e = engine(endpoint.url, concurrency=None, max_retries=20)
         until_settled = takewhile(lambda _: not e._flow.found.settled, requests(5_000))

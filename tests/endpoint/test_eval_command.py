@@ -16,7 +16,7 @@ from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample
 from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
-from klear.tasks.models import any_model
+from klear.tasks.models import eval_model
 from tests.eval.evaluations_by_hand import packed
 
 KEY = "sk-very-secret-0123456789"
@@ -114,7 +114,7 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
 
     here = CollectSettings(root="/", sources=(Source(use="livecodebench", files=(str(file),)),))
-    monkeypatch.setattr(any_model, "settings_to_collect", lambda *_: here)
+    monkeypatch.setattr(eval_model, "settings_to_collect", lambda *_: here)
 
     def program(prompt: str) -> str:
         text = (
@@ -179,8 +179,8 @@ def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, c
         for more in ((), (), ("--set", "evaluate.sampling.temperature=0")):
             assert evaluated(capsys, *words, *more)[0] == 0
             attempts.append(endpoint.attempts.total())
-        newer = dataclasses.replace(any_model.eval_model, version=99)
-        monkeypatch.setattr(any_model, "eval_model", newer)
+        newer = dataclasses.replace(eval_model.eval_model, version=99)
+        monkeypatch.setattr(eval_model, "eval_model", newer)
         assert evaluated(capsys, *words)[0] == 0
     assert [*attempts, endpoint.attempts.total()] == [1, 1, 2, 3]
 

@@ -32,7 +32,7 @@ from klear.tasks.ablation.results import (
 )
 from klear.tasks.store.care import ABLATE, ABLATE_VERSION
 from klear.tasks.store.store import Store
-from klear.training.layout import OFF_POLICY, MetricsFile, StepLines
+from klear.training.result_files import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
 

@@ -21,7 +21,7 @@ from klear.tasks.report.grading import ANSWERS, CHECKS, grade_some
 from klear.tasks.report.report import report_page
 from klear.tasks.store.store import SCRATCH, Artifact
 from klear.training.engines.generate import Journal, journal_path
-from klear.training.engines.without_model import Recording, recordings
+from klear.training.engines.recorded import Recording, recordings
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with
 

@@ -23,7 +23,7 @@ from klear.eval.records import Problem
 from klear.eval.rows.reading import source_of
 from klear.tasks.data.collect import collect
 from klear.tasks.data.sources import Piece, piece_rows, planned, resolved
-from klear.tasks.models.any_model import identified, settings_to_collect
+from klear.tasks.models.eval_model import identified, settings_to_collect
 from tests.eval.evaluations_by_hand import math_problem
 from tests.tasks.manifests_by_hand import folder_with, jsonl, kept_in, rejected_in
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from klear.configs.metrics import about
+from klear.configs.metrics import metric_of
 from klear.configs.settings.evaluation import PAPER_PROTOCOLS, BenchmarkProtocol, ReportSettings
 from klear.eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, Statement, score_benchmark
 from klear.eval.benchmarks.grades import Grade, Graded
@@ -19,7 +19,7 @@ from klear.tasks.report.report import differing, reason_kind, report, report_pag
 from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
 from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from klear.tasks.store.store import Artifact
-from klear.training.layout import METRICS, OFF_POLICY, MetricsFile, StepLines
+from klear.training.result_files import METRICS, OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with
@@ -258,7 +258,7 @@ def test_rl_has_curves_and_a_table_of_the_tokens_outside_the_clip_range(tmp_path
     panels = ("reward", "entropy", "tokens_beyond_the_clip_range")
     assert [f.name for f in page.figures] == [f"rl_math_{name}" for name in panels]
     assert "### What GPPO keeps: tokens outside the clip range" in page.body
-    assert about("clip/high").title in page.figures[2].svg
+    assert metric_of("clip/high").title in page.figures[2].svg
     assert "| all | 100.00 | 66.67 | 66.67 | 33.33 | 100.00 | 33.33 |" in page.body
 
 

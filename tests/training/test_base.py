@@ -22,7 +22,6 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 from klear.training.base import create_base, small_tokenizer
 from klear.training.callbacks import StableCheckpoints
 from klear.training.launch.jobs import BaseJob
-from klear.training.layout import STABLE, latest
 from klear.training.models import (
     check_layout,
     load_model,
@@ -32,6 +31,7 @@ from klear.training.models import (
     write_lineage,
 )
 from klear.training.render import ChatFormat
+from klear.training.result_files import STABLE, latest
 from tests.training.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -67,13 +67,13 @@ def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(fil
 def test_no_text_is_unknown_to_the_tokenizer(text):
     tokenizer = _tokenizer()
     text = text.replace("<|", "< |")  # the names of special tokens are not text
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     assert chat.text(chat.response_ids([text])[0]) == text
 
 
 def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
     tokenizer = _tokenizer()
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     (ids,) = chat.response_ids(["<think>\n12+34=46\n</think>"])
     assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
     assert chat.text(ids) == "<think>\n12+34=46\n</think>"

@@ -116,7 +116,7 @@ def test_when_no_prompt_fits_the_run_fails_in_one_line(checkpoint, tmp_path):
 )
 def test_how_an_answer_ended_follows_from_its_tokens(files, cut, text, finish):
     tokenizer = load_tokenizer(files["checkpoint"])
-    chat = replace(ChatFormat.of(tokenizer), prefill="<think>\n")
+    chat = replace(ChatFormat.from_template(tokenizer), prefill="<think>\n")
     model: Any = SimpleNamespace(
         settings=EngineSettings(kind="transformers", model="m"), ends=chat.closing, chat=chat
     )
@@ -209,7 +209,7 @@ def test_a_length_of_ours_never_cuts_an_answer(checkpoint, positions, limit, nee
 
 def small(files):
     tokenizer = load_tokenizer(files["checkpoint"])
-    prompts = ChatFormat.of(tokenizer).prompt_ids(
+    prompts = ChatFormat.from_template(tokenizer).prompt_ids(
         ["Make 5 from 1, 2, 3.", "Make 77 from 7, 7, 11.", "p"] * 3
     )
     model: Any = load_model(files["checkpoint"], dtype="float32")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from klear.configs.settings.training import SFTSettings
-from klear.training import layout, sft
+from klear.training import result_files, sft
 from klear.training.alarms import DIVERGENCE, alarms
 from klear.training.base import create_base
 from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
@@ -89,7 +89,7 @@ def test_sft_at_a_learning_rate_of_10000_ends_at_the_first_loss_or_gradient_that
         run_sft(files["checkpoint"], files, tmp_path, optimizer=optimizer, **wild)
     message = str(ended.value)
     assert "lower the learning rate, 10000" in message
-    lines = layout.read_lines(tmp_path / layout.METRICS)
+    lines = result_files.read_lines(tmp_path / result_files.METRICS)
     assert f"step {lines[-1]['step'] + 1}: the " in message
     assert " in the batch of examples " in message
     assert all(line["metrics"]["loss"] > 0 for line in lines)  # none that stands for another
@@ -183,7 +183,7 @@ def test_three_updates_in_a_row_without_a_finite_gradient_end_rl(files, tmp_path
     monkeypatch.setattr(rl.RolloutJournal, "add", lambda *_: None)
     with pytest.raises(FloatingPointError, match=r"rollout 3: 3 updates in a row .* learning rate"):
         run_rl(files["checkpoint"], files, tmp_path, steps=6)
-    lines = layout.read_lines(tmp_path / layout.METRICS)
+    lines = result_files.read_lines(tmp_path / result_files.METRICS)
     assert [line["metrics"]["skipped_updates"] for line in lines] == [2.0, 2.0]
     assert all(DIVERGENCE in line["metrics"] for line in lines)
     assert written(tmp_path)
@@ -221,10 +221,10 @@ def test_what_is_not_finite_is_a_divergence_also_on_the_first_line(now, rings):
 
 
 def test_a_metric_that_is_not_finite_is_left_out_counted_and_named_once(tmp_path, capsys):
-    metrics = layout.MetricsFile(tmp_path)
+    metrics = result_files.MetricsFile(tmp_path)
     for step in (1, 2):
         metrics.append(step, {"loss": 0.5, "ratio": math.nan, "entropy": math.inf})
     metrics.append(3, {"loss": 0.5})
-    lines = [line["metrics"] for line in layout.read_lines(tmp_path / layout.METRICS)]
+    lines = [line["metrics"] for line in result_files.read_lines(tmp_path / result_files.METRICS)]
     assert lines == [{"loss": 0.5, "non_finite_metrics": 2.0}] * 2 + [{"loss": 0.5}]
     assert capsys.readouterr().out == "step 1: not finite, so on no curve: ratio, entropy\n"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from klear.training.layout import OFF_POLICY, StepLines
 from klear.training.losses import (
     POLICY_LOSSES,
     Clip,
@@ -17,6 +16,7 @@ from klear.training.losses import (
     token_weight,
     weighted_nll,
 )
+from klear.training.result_files import OFF_POLICY, StepLines
 from klear.training.rl.off_policy_counts import (
     by_entropy,
     clipped,

@@ -17,7 +17,7 @@ import pytest
 from klear.configs.settings.judging import JudgeRuntime, RolloutJudgeSettings
 from klear.eval.records import Problem
 from klear.eval.records.tables import write_table
-from klear.training import layout
+from klear.training import result_files
 from klear.training.launch.jobs import RLJob, SFTJob
 from tests.training.killed_child import RL, SFT
 from tests.training.test_reward import adding
@@ -29,7 +29,7 @@ LOOK_S = 0.005
 
 
 def start(job: SFTJob | RLJob) -> "subprocess.Popen[bytes]":
-    file = job.out / layout.SCRATCH / "job.json"
+    file = job.out / result_files.SCRATCH / "job.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(job.model_dump_json())
     command = [sys.executable, "-P", "-m", "klear.training.launch.run_job", str(file)]
@@ -40,7 +40,7 @@ def start(job: SFTJob | RLJob) -> "subprocess.Popen[bytes]":
 
 def trains(out: Path) -> bool:
     """Whether the process has come to its first step."""
-    path = out / layout.PROGRESS
+    path = out / result_files.PROGRESS
     return path.exists() and json.loads(path.read_text())["total"] > 0
 
 
@@ -54,7 +54,7 @@ def wait_until(process: "subprocess.Popen[bytes]", condition: Callable[[], bool]
 
 
 def results(out: Path) -> dict[str, bytes]:
-    names = "checkpoint/model.safetensors", layout.ROLLOUTS, layout.OFF_POLICY
+    names = "checkpoint/model.safetensors", result_files.ROLLOUTS, result_files.OFF_POLICY
     return {name: (out / name).read_bytes() for name in names if (out / name).exists()}
 
 

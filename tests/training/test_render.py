@@ -53,7 +53,7 @@ def prefilling(prefill: str) -> str:
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_row_is_the_prompt_as_sampled_and_the_answer_as_sampled(template, tmp_path):
-    chat = ChatFormat.of(words(template))
+    chat = ChatFormat.from_template(words(template))
     path = tmp_path / "examples.parquet"
     row = {"problem_id": "p", "index": 0, "domain": "math", "source": "s", "prompt": "6 times 7?"}
     write_table(path, Example, [Example(**row, response=THOUGHT)])
@@ -73,7 +73,7 @@ def test_a_row_is_the_prompt_as_sampled_and_the_answer_as_sampled(template, tmp_
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_what_follows_the_end_of_the_turn_is_not_judged(template):
-    chat = ChatFormat.of(words(template))
+    chat = ChatFormat.from_template(words(template))
     (answer,) = chat.response_ids([THOUGHT])
     (more,) = chat.prompt_ids(["No: \\boxed{43}."])
     assert chat.text(answer + more) == chat.text(answer) == chat.text(answer[: -len(chat.closing)])
@@ -82,7 +82,7 @@ def test_what_follows_the_end_of_the_turn_is_not_judged(template):
 @pytest.mark.parametrize("template", [f.stem for f in SHIPPED if f.stem not in TEMPLATES])
 def test_a_template_that_wants_images_is_refused_with_the_fix(template):
     with pytest.raises(ValueError, match=r"base\.chat_template"):
-        ChatFormat.of(words(template))
+        ChatFormat.from_template(words(template))
 
 
 GENERATE = {"add_generation_prompt": True}
@@ -102,7 +102,7 @@ def test_a_real_tokenizer_opens_and_ends_an_answer_as_its_model_does(name):
     if not TOKENIZERS.exists():
         pytest.skip("needs ../shared/data/tokenizers")
     tokenizer: Any = load_tokenizer(TOKENIZERS / name)
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     asked = tokenizer.apply_chat_template(conversation("Hi"), tokenize=False, **GENERATE)
     assert asked == PROMPTS[name]
     assert chat.prompt_ids(["Hi"]) == [tokenizer(asked, add_special_tokens=False)["input_ids"]]
@@ -110,7 +110,7 @@ def test_a_real_tokenizer_opens_and_ends_an_answer_as_its_model_does(name):
     (answer,) = chat.response_ids([THOUGHT])
     assert chat.text(answer) == THOUGHT
     if name == "qwen3":
-        quiet = ChatFormat.of(tokenizer, {"enable_thinking": False})
+        quiet = ChatFormat.from_template(tokenizer, {"enable_thinking": False})
         assert quiet.prefill == "<think>\n\n</think>\n\n"
         (answer,) = quiet.response_ids([THOUGHT])
         assert quiet.text(answer) == "<think>\n\n</think>\n\nSo it is \\boxed{42}."
@@ -120,7 +120,7 @@ def test_a_real_tokenizer_opens_and_ends_an_answer_as_its_model_does(name):
 def test_thinking_in_a_channel_of_its_own_is_judged_as_thinking():
     """Harmony: the model writes <|channel|>analysis…, of which a box is no answer."""
     tokenizer = words("gptoss")
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     thinking = "<|channel|>analysis<|message|>It is \\boxed{41}, or"
     answer = "<|end|><|start|>assistant<|channel|>final<|message|>\\boxed{42}<|return|>"
 
@@ -135,7 +135,7 @@ def test_thinking_in_a_channel_of_its_own_is_judged_as_thinking():
 def test_think_tags_that_are_special_tokens_stay_in_the_text(files):
     tokenizer = load_tokenizer(files["checkpoint"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     (answer,) = chat.response_ids([THOUGHT])
     assert chat.text(answer) == THOUGHT
 
@@ -144,7 +144,7 @@ def test_think_tags_that_are_special_tokens_stay_in_the_text(files):
 def test_a_tokenizer_whose_padding_is_missing_or_the_end_of_turn_is_as_good(files, pad):
     tokenizer = load_tokenizer(files["checkpoint"])
     tokenizer.pad_token = pad
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     assert chat.text(chat.response_ids([THOUGHT])[0]) == THOUGHT
 
 
@@ -153,7 +153,7 @@ def test_a_tokenizer_whose_padding_is_missing_or_the_end_of_turn_is_as_good(file
 def test_whatever_a_prompt_wrote_there_is_one_think_block(files, prefill, response):
     tokenizer = load_tokenizer(files["checkpoint"])
     tokenizer.chat_template = prefilling(prefill)
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     assert chat.prefill == prefill.replace("\\n", "\n")
     (answer,) = chat.response_ids([response])
     assert has_closed_think(chat.text(answer))
@@ -163,9 +163,9 @@ def test_whatever_a_prompt_wrote_there_is_one_think_block(files, prefill, respon
 
 def test_thinking_that_a_closed_block_leaves_out_is_counted(files, capsys):
     tokenizer = load_tokenizer(files["checkpoint"])
-    assert thinking_left_out(ChatFormat.of(tokenizer), [THOUGHT]) == 0
+    assert thinking_left_out(ChatFormat.from_template(tokenizer), [THOUGHT]) == 0
     tokenizer.chat_template = prefilling(PREFILLS[2])
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     assert thinking_left_out(chat, [THOUGHT, "42", "<think>\n\n</think>\n42"]) == 1
     assert "sft.chat_template_kwargs" in capsys.readouterr().out
 
@@ -175,7 +175,7 @@ def test_a_base_model_gets_the_template_that_is_named_with_its_tokens(files, tmp
     settings = BaseModelSettings(model=str(files["checkpoint"]), chat_template="llama3")
     create_base(BaseJob(out=tmp_path, settings=settings))
     tokenizer, model = load_tokenizer(tmp_path / "checkpoint"), load_model(tmp_path / "checkpoint")
-    chat = ChatFormat.of(tokenizer)
+    chat = ChatFormat.from_template(tokenizer)
     assert tokenizer.convert_ids_to_tokens(chat.closing) == ["<|eot_id|>"] == [tokenizer.eos_token]
     assert chat.closing[-1] in model.generation_config.eos_token_id
     assert model.get_input_embeddings().num_embeddings >= len(tokenizer)
@@ -183,7 +183,9 @@ def test_a_base_model_gets_the_template_that_is_named_with_its_tokens(files, tmp
     file.write_text(prefilling("<think>"))
     settings = BaseModelSettings(model=str(files["checkpoint"]), chat_template=str(file))
     create_base(BaseJob(out=tmp_path / "file", settings=settings))
-    assert ChatFormat.of(load_tokenizer(tmp_path / "file/checkpoint")).prefill == "<think>"
+    assert (
+        ChatFormat.from_template(load_tokenizer(tmp_path / "file/checkpoint")).prefill == "<think>"
+    )
 
 
 def test_a_model_without_template_and_without_the_tokens_of_chatml_is_refused_with_the_fix():
@@ -245,7 +247,7 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
         Problem.model_validate({"domain": domain, "prompt": p, **what}) for p in ("a", "b", "c")
     ]
     write_table(tmp_path / "problems.parquet", Problem, problems)
-    plain, seen = ChatFormat.of(load_tokenizer(files["checkpoint"])), []
+    plain, seen = ChatFormat.from_template(load_tokenizer(files["checkpoint"])), []
 
     def answered(prompts, trainer, **_):
         texts = [ANSWERS[domain][i % 2] for i in range(len(prompts))]
@@ -313,7 +315,7 @@ def test_thinking_in_tags_that_nobody_named_is_refused_by_a_local_engine_and_rea
     def answer(think_tags: Any) -> Any:
         how = {"kind": "transformers", "model": str(files["checkpoint"])}
         engine = LocalModel(EngineSettings(**how, think_tags=think_tags), Sampling())
-        engine.chat = ChatFormat.of(tokenizer)
+        engine.chat = ChatFormat.from_template(tokenizer)
         return engine.sample(Request("p", 0, "?"), 3, [*ids, *engine.chat.closing])
 
     with pytest.raises(EngineError, match=r"thinks in \[THINK\]…\[/THINK\].*set engine.think_tags"):

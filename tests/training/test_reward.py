@@ -12,7 +12,7 @@ from klear.configs.settings.training import RLSettings
 from klear.eval.judge.judge import Judge, withheld_apart
 from klear.eval.records import Problem
 from klear.eval.records.tables import write_table
-from klear.training import layout
+from klear.training import result_files
 from klear.training.alarms import FORMAT, GAP, LENGTH, alarms
 from klear.training.callbacks import WriteMetrics
 from klear.training.launch.jobs import RLJob
@@ -66,9 +66,9 @@ def test_the_gap_alarm_rings_for_special_cased_tests_and_not_for_honest_programs
 ):
     """One answer in four adds; after ten steps the other three pass what pays, in either way."""
     job: Any = SimpleNamespace(out=tmp_path, settings=RL)
-    (tmp_path / layout.LOGS).mkdir()
-    (tmp_path / layout.SCRATCH).mkdir()
-    log = WriteMetrics(job, layout.ProgressFile(tmp_path), 1, 0)
+    (tmp_path / result_files.LOGS).mkdir()
+    (tmp_path / result_files.SCRATCH).mkdir()
+    log = WriteMetrics(job, result_files.ProgressFile(tmp_path), 1, 0)
     with Judge(JudgeSettings(runtime=RUNTIME)) as judge:
         reward = JudgeReward(judge, PROBLEMS, WITHHELD)
         for step in range(1, 15):
@@ -86,7 +86,7 @@ def test_the_gap_alarm_rings_for_special_cased_tests_and_not_for_honest_programs
             means = {name: sum(values) / len(values) for name, values in logged.items()}
             log.on_log(None, TrainerState(global_step=step), None, logs=means)
 
-    lines = [line["metrics"] for line in layout.read_lines(tmp_path / layout.METRICS)]
+    lines = [line["metrics"] for line in result_files.read_lines(tmp_path / result_files.METRICS)]
     gamed = learned == "special-cased"
     assert [line["withheld/pass_rewarded"] for line in lines] == [0.25] * 10 + [1.0] * 4
     after = 0.25 if gamed else 1.0
@@ -178,7 +178,7 @@ def test_a_stage_trains_on_random_rewards_to_the_same_bits_and_logs_the_verdicts
         job = RLJob(out=tmp_path / name, checkpoint=files["checkpoint"], problems=problems,
                     settings=s, seed=5)  # fmt: skip
         assert rl.run_rl(job)["rollouts_without_update"] == 0  # the judge pays all alike
-        (line,) = map(json.loads, (tmp_path / name / layout.METRICS).read_text().splitlines())
+        (line,) = map(json.loads, (tmp_path / name / result_files.METRICS).read_text().splitlines())
         assert line["metrics"]["reward/correct"] == line["metrics"]["withheld/pass_rewarded"] == 0
         assert line["metrics"].keys().isdisjoint({"withheld/gap", GAP})  # nothing passed
         weights.append((tmp_path / name / "checkpoint/model.safetensors").read_bytes())

@@ -12,10 +12,10 @@ from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
 from klear.eval.records.tables import read_table
 from klear.training.launch.jobs import RLJob
-from klear.training.layout import kept_model, kept_models
 from klear.training.models import load_model, load_tokenizer, read_lineage
 from klear.training.packing import rl_schedule
 from klear.training.render import ChatFormat
+from klear.training.result_files import kept_model, kept_models
 from klear.training.rl import train as rl
 from klear.training.rl.config import gppo_config, vllm_arguments
 from klear.training.rl.train import JudgeReward, RolloutRow, components, share_of_judge
@@ -69,7 +69,7 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
 
 
 def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
-    chat = ChatFormat.of(load_tokenizer(files["checkpoint"]))
+    chat = ChatFormat.from_template(load_tokenizer(files["checkpoint"]))
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
     assert rl.fitting([*problems, long], chat, settings(max_prompt_tokens=64)) == problems
     assert not rl.fitting([long], chat, settings(max_prompt_tokens=64))

@@ -12,7 +12,7 @@ from torch import nn
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
 from klear.eval.records.tables import count_rows, read_table, write_table
-from klear.training import layout, sft
+from klear.training import result_files, sft
 from klear.training.alarms import DIVERGENCE
 from klear.training.launch.jobs import SFTJob
 from klear.training.models import load_model, load_tokenizer
@@ -37,12 +37,12 @@ def job(files, tmp_path):
 
 
 def progress(out):
-    return json.loads((out / layout.PROGRESS).read_text())
+    return json.loads((out / result_files.PROGRESS).read_text())
 
 
 def test_the_loss_is_on_the_answer_only(files, tmp_path):
     tokenizer = load_tokenizer(files["checkpoint"])
-    example = tokenized(files["examples"], ChatFormat.of(tokenizer), 256, tmp_path)[0]
+    example = tokenized(files["examples"], ChatFormat.from_template(tokenizer), 256, tmp_path)[0]
     answer = [t for t in example["labels"] if t != IGNORED]
     assert example["labels"] == [IGNORED] * (len(example["labels"]) - len(answer)) + answer
     assert example["input_ids"][-len(answer) :] == answer
@@ -53,7 +53,7 @@ def test_the_loss_is_on_the_answer_only(files, tmp_path):
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, job, optimizer):
     result = sft.run_sft(job(epochs=4, optimizer=optimizer))
-    lines = map(json.loads, (tmp_path / layout.METRICS).read_text().splitlines())
+    lines = map(json.loads, (tmp_path / result_files.METRICS).read_text().splitlines())
     logged = [line["metrics"] for line in lines]
     losses = [metrics["loss"] for metrics in logged]
     if optimizer == "muon":  # one curve an optimizer: Muon's rate is not the one in the parameters
@@ -75,7 +75,7 @@ def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_
     wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, "checkpoint_steps": 1, "epochs": 1}
     for asked, rings in (job("marked", **wild), True), (job("calm", checkpoint_steps=1), False):
         sft.run_sft(asked)
-        logged = layout.read_lines(asked.out / layout.METRICS)
+        logged = result_files.read_lines(asked.out / result_files.METRICS)
         assert any(DIVERGENCE in line["metrics"] for line in logged) == rings
     runtime = RUNTIME.model_copy(update={"stop_on_divergence": True})
     with pytest.raises(RuntimeError, match=r"running median .* lower the learning rate"):
@@ -96,18 +96,18 @@ def test_a_checkpoint_is_marked_only_when_every_process_has_written_its_part(
     tmp_path, job, monkeypatch
 ):
     last, waits = tmp_path / ".resume/checkpoints/checkpoint-1", []
-    names = ("rng_state.pth", layout.STABLE)
+    names = ("rng_state.pth", result_files.STABLE)
     wait = lambda _: waits.append([(last / n).exists() for n in names])  # noqa: E731
     monkeypatch.setattr(PartialState, "wait_for_everyone", wait)
     sft.run_sft(job(epochs=1, batch_tokens=100_000))  # everything in one step
-    assert (last / layout.STABLE).exists()
+    assert (last / result_files.STABLE).exists()
     assert [True, False] in waits
 
 
 def test_rows_are_cut_to_the_longest_length_and_tokenised_once(files, tmp_path):
     """Three examples, the middle one too long for 64 tokens."""
     path = tmp_path / "examples.parquet"
-    chat = ChatFormat.of(load_tokenizer(files["checkpoint"]))
+    chat = ChatFormat.from_template(load_tokenizer(files["checkpoint"]))
     rows = [Example(problem_id=n, index=3, domain="math", response=text, prompt="p", source="s")
             for n, text in {"a": "1", "b": "1 " * 300, "c": "2"}.items()]  # fmt: skip
     write_table(path, Example, rows)
@@ -122,7 +122,7 @@ def test_held_out_problems_are_not_trained_on_and_their_loss_is_logged(files, tm
     """Evaluating changes no bit: the same weights come of examples without those problems."""
     rows = list(read_table(files["examples"], Example))
     sft.run_sft(asked := job("validated", validation_problems=3))
-    logged = [line["metrics"] for line in layout.read_lines(asked.out / layout.METRICS)]
+    logged = [line["metrics"] for line in result_files.read_lines(asked.out / result_files.METRICS)]
     losses = [metrics["eval/loss"] for metrics in logged]
     assert losses[-1] < 0.9 * losses[0]
     aside = set(random.Random(4).sample(sorted({row.problem_id for row in rows}), 3))
@@ -174,7 +174,9 @@ def train(files, job):
                  "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
         asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
-        rows = tokenized(files["examples"], ChatFormat.of(tokenizer), 256, asked.out / "tokens")
+        rows = tokenized(
+            files["examples"], ChatFormat.from_template(tokenizer), 256, asked.out / "tokens"
+        )
         trainer = sft.build_trainer(asked, model, tokenizer, rows)
         return trainer, gradients_of(trainer)
 

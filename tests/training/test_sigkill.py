@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from klear.training import layout
+from klear.training import result_files
 from tests.training import killed_child
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KIL
     done = subprocess.run(
         [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )
-    ended = layout.STOPPED if sign == TERM and hook not in killed_child.OUTSIDE else -sign
+    ended = result_files.STOPPED if sign == TERM and hook not in killed_child.OUTSIDE else -sign
     expected = ended if hook else 0
     assert done.returncode == expected, done.stderr[-3000:]
 
@@ -120,8 +120,8 @@ def test_a_stopped_run_saves_its_step_and_goes_on_to_the_same_bits(
     inputs, whole, cut = (files["checkpoint"], data), undisturbed(kind), tmp_path / "cut"
     stage(kind, *inputs, cut, hook=hook, call=call, sign=TERM)
     assert not (cut / "checkpoint").exists()
-    newest = layout.latest(cut / ".resume/checkpoints")
-    assert (layout.number_of(newest) if newest else 0) == step * (4 if kind == "rl" else 1)
+    newest = result_files.latest(cut / ".resume/checkpoints")
+    assert (result_files.number_of(newest) if newest else 0) == step * (4 if kind == "rl" else 1)
     stage(kind, *inputs, cut)
     assert curves(cut) == curves(whole)
     model = "checkpoint/model.safetensors"

@@ -9,7 +9,7 @@ import pytest
 from klear.configs.settings.topology import Launch
 from klear.tasks.engine.child import run_child, start_supervised
 from klear.tasks.models.launch import command_of
-from klear.training import layout
+from klear.training import result_files
 from klear.training.launch.jobs import SFTJob
 from tests.training.killed_child import SFT
 
@@ -18,7 +18,7 @@ COMMAND = partial(command_of, launch=Launch(processes=2, sharding="none"), launc
 
 
 def steps_of(out) -> int:
-    path = out / layout.PROGRESS
+    path = out / result_files.PROGRESS
     return int(json.loads(path.read_text())["done"]) if path.exists() else 0
 
 
@@ -40,9 +40,9 @@ def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_pat
         time.sleep(0.02)
     stage.terminate()
     stage.wait()
-    newest = layout.latest(cut.out / ".resume/checkpoints")
+    newest = result_files.latest(cut.out / ".resume/checkpoints")
     assert newest, log.read_text()[-3000:]
-    assert 3 <= layout.number_of(newest) < steps_of(whole.out)
+    assert 3 <= result_files.number_of(newest) < steps_of(whole.out)
     run_child(cut, cut.out, command=COMMAND)
     made = "checkpoint/model.safetensors"
     assert (cut.out / made).read_bytes() == (whole.out / made).read_bytes()

@@ -142,7 +142,9 @@ def test_a_trainer_of_rl_is_built_down_to_its_arguments(
     reward = rl.JudgeReward(LengthJudge(settings.judge), problems)
     job = RLJob(out=tmp_path, checkpoint=tmp_path, problems=tmp_path, settings=settings)
     with rank_of(world, monkeypatch):
-        trainer = rl.build_trainer(job, without_weights(profile), ChatFormat.of(of(files)), reward)
+        trainer = rl.build_trainer(
+            job, without_weights(profile), ChatFormat.from_template(of(files)), reward
+        )
     args = trainer.args
     units = args.per_device_train_batch_size, args.steps_per_generation, args.max_steps
     assert units == expected

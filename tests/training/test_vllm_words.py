@@ -19,7 +19,7 @@ from vllm_server import tiny_teacher
 from klear.configs.loading import load_profile
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.training.engines.vllm_engine import engine_arguments
-from klear.training.models import load_model, told_to_vllm
+from klear.training.models import checkpoint_for_vllm, load_model
 from klear.training.rl.config import vllm_arguments
 
 vllm = pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -92,7 +92,7 @@ def test_the_engine_beside_the_trainer_gets_length_share_and_types(
             assert level == 2
 
     monkeypatch.setattr(vllm_generation, "LLM", Recorder)
-    folder = told_to_vllm(checkpoint, tmp_path / "start", settings)
+    folder = checkpoint_for_vllm(checkpoint, tmp_path / "start", settings)
     model = load_model(checkpoint, dtype="float32")
     model.name_or_path = str(folder)
     names = ("mode", "gpu_memory_utilization", "tensor_parallel_size", "enable_sleep_mode")

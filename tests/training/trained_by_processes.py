@@ -71,7 +71,9 @@ def tune(name: str, checkpoint: str, examples: str, out: Path, start: str | None
                            learning_rate=1e-3, min_learning_rate=1e-3, runtime=runtime)  # fmt: skip
     job = SFTJob(out=out, base=Path(checkpoint), examples=Path(examples), settings=settings)
     tokenizer = load_tokenizer(checkpoint)
-    rows = sft.tokenized(job.examples, ChatFormat.of(tokenizer), 256, out / f"tokens{rank()}")
+    rows = sft.tokenized(
+        job.examples, ChatFormat.from_template(tokenizer), 256, out / f"tokens{rank()}"
+    )
     model = load_model(checkpoint, dtype="float32")
     trainer = sft.build_trainer(job, model, tokenizer, rows)
     trainer.train(resume_from_checkpoint=start)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 SHORTEST_HOLD_S, LONGEST_HOLD_S = 0.5, 8.0  # where the endpoint does not say how long
-MOST_TOLD_S = 3_600.0
+LONGEST_WAIT_S = 3_600.0
 ACCEPTED_S = 1.0  # without a word a request counts as accepted: not every server streams
 MOST_UNHEARD, MOST_AFTER_REFUSAL = 16, 2  # sent, with no status yet
 CALM_S = 30.0
@@ -41,10 +41,11 @@ def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (until - now).total_seconds())
 
 
-def hold_seconds(told: float | None, refusals: int) -> float:
+def hold_seconds(retry_after: float | None, refusals: int) -> float:
     """How long nothing is sent after so many refusals in a row."""
-    by_itself = min(SHORTEST_HOLD_S * 2 ** min(refusals - 1, 30), LONGEST_HOLD_S)
-    return by_itself if told is None else max(told, SHORTEST_HOLD_S)
+    if retry_after is not None:
+        return max(retry_after, SHORTEST_HOLD_S)
+    return min(SHORTEST_HOLD_S * 2 ** min(refusals - 1, 30), LONGEST_HOLD_S)
 
 
 class Admission:
@@ -87,12 +88,12 @@ class Admission:
                     self._unheard += 1
                     return Ticket(self)
 
-    def hold(self, told: float | None, reason: str) -> None:
-        """A request was refused: send none for as long as `told`, or as is usual. What was sent
-        before counts as one refusal with it."""
+    def hold(self, retry_after: float | None, reason: str) -> None:
+        """A request was refused: send none for `retry_after` seconds, or as long as is usual. What
+        was sent before counts as one refusal with it."""
         self.refusals += not self.holding
         now = self._clock()
-        until = max(self._until, now + hold_seconds(told, self.refusals))
+        until = max(self._until, now + hold_seconds(retry_after, self.refusals))
         self._held += until - max(self._until, now)
         self._until, self._calm, self._reason, self._window = until, until + CALM_S, reason, 1.0
 

@@ -56,15 +56,15 @@ def local_encoder(model: str) -> Embed:
     @torch.inference_mode()
     def embed(texts: Sequence[str]) -> np.ndarray:
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # like lengths pad least
-        found = np.zeros((len(texts), config.hidden_size), np.float32)
+        vectors = np.zeros((len(texts), config.hidden_size), np.float32)
         for start in range(0, len(order), TEXTS_AT_ONCE):
             some = order[start : start + TEXTS_AT_ONCE]
             tokens = tokenizer([texts[i] for i in some], padding=True, truncation=True,
                                max_length=most, return_tensors="pt").to(encoder.device)  # fmt: skip
             hidden = encoder(**tokens).last_hidden_state.float()  # [B, T, D]
             mask = tokens["attention_mask"][:, :, None].float()
-            found[some] = normalize((hidden * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu()
-        return found
+            vectors[some] = normalize((hidden * mask).sum(1) / mask.sum(1).clamp(min=1)).cpu()
+        return vectors
 
     return embed
 
@@ -86,8 +86,8 @@ def endpoint_encoder(url: str, model: str) -> Embed:
                 return [vector for text in texts for vector in ask([text])]
             if refused and len(texts[0]) > FEWEST_CHARACTERS:
                 return ask([texts[0][: len(texts[0]) // 2]])
-            said = str(error).partition("\n")[0][:300].replace(key, "***")
-            raise EngineError(f"{url}: {said}") from None
+            message = str(error).partition("\n")[0][:300].replace(key, "***")
+            raise EngineError(f"{url}: {message}") from None
         vectors = [entry.embedding for entry in sorted(reply.data, key=lambda entry: entry.index)]
         if len(vectors) != len(texts):
             raise EngineError(f"{url}: {len(vectors)} vectors for {len(texts)} texts")
@@ -96,10 +96,10 @@ def endpoint_encoder(url: str, model: str) -> Embed:
     def embed(texts: Sequence[str]) -> np.ndarray:
         batches = [texts[i : i + TEXTS_AT_ONCE] for i in range(0, len(texts), TEXTS_AT_ONCE)]
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-            found = np.array([v for some in pool.map(ask, batches) for v in some], np.float32)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+            vectors = np.array([v for some in pool.map(ask, batches) for v in some], np.float32)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not (np.isfinite(lengths) & (lengths > 0)).all():
             raise EngineError(f"{url}: {model} gives vectors without a direction (zeros or NaN)")
-        return found / lengths
+        return vectors / lengths
 
     return embed

@@ -1,7 +1,7 @@
 """Any OpenAI-compatible endpoint: many requests in flight, patient with it, honest about failure.
 
 What can pass is tried again: refusals for overload (`admission` holds all requests meanwhile),
-server errors, time-outs, lost connections, replies that break off. `in_flight` finds how many are
+server errors, time-outs, lost connections, replies that break off. `concurrency` finds how many are
 asked at once. A request that still fails is left out and reported at the end, so that the next run
 asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error` and
 its words as text. `MOST_FAILURES` with no success in between end the stage, and so does a parameter
@@ -28,8 +28,8 @@ import openai
 from ...configs.settings.engines import MOST_REQUESTS, OMIT, EngineSettings, Parameter, Sampling
 from ...eval.records import Sample
 from ...eval.thinking import foreign_tags, name_tags
-from .admission import MOST_TOLD_S, Admission, Ticket, seconds_to_wait
-from .in_flight import InFlight
+from .admission import LONGEST_WAIT_S, Admission, Ticket, seconds_to_wait
+from .concurrency import AdaptiveConcurrency
 from .interface import Engine, EngineError, Request, ask_concurrently
 from .refusals import Refusal, read_refusal
 from .reply import BrokenReply, Reply
@@ -76,7 +76,9 @@ class EndpointEngine(Engine):
         self._seen = set[str]()
         runtime = self.settings.runtime
         gate = self._gate = Admission(lambda note: self.tell(note))
-        flow = self._flow = InFlight(runtime.concurrency or MOST_REQUESTS, gate.open_seconds)
+        flow = self._flow = AdaptiveConcurrency(
+            runtime.concurrency or MOST_REQUESTS, gate.open_seconds
+        )
         client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
@@ -93,13 +95,13 @@ class EndpointEngine(Engine):
                 self._measure(flow)
         self._raise_failures(f"after {runtime.max_retries} retries each")
 
-    def _measure(self, flow: InFlight) -> None:
-        found = {"refusals": float(flow.refusals + flow.refused)}
+    def _measure(self, flow: AdaptiveConcurrency) -> None:
+        metrics = {"refusals": float(flow.refusals + flow.refused)}
         if self._seconds:
-            found["stream_tokens_per_second"] = self._tokens / self._seconds
+            metrics["stream_tokens_per_second"] = self._tokens / self._seconds
         if flow.sustained:
-            found["requests_in_flight"] = float(flow.sustained)
-        self.measured = found
+            metrics["requests_in_flight"] = float(flow.sustained)
+        self.measured = metrics
 
     def _raise_failures(self, when: str) -> None:
         if self._failures:
@@ -174,14 +176,14 @@ class EndpointEngine(Engine):
         cure = "finished answers are kept, run again for the rest"
         if not (headers or self._answered):
             cure = "is the server up, and is base_url right?"
-        told = seconds_to_wait(headers, datetime.now(UTC))
-        if told is not None and told > MOST_TOLD_S:
-            hours = f"wait {told / 3600:,.1f} hours (Retry-After)"
+        retry_after = seconds_to_wait(headers, datetime.now(UTC))
+        if retry_after is not None and retry_after > LONGEST_WAIT_S:
+            hours = f"wait {retry_after / 3600:,.1f} hours (Retry-After)"
             raise EngineError(f"{url}: {reason} and says to {hours}; {cure}")
         if gate.refusals >= most and not gate.holding:
             times = f", {gate.refusals + 1} times in a row" * bool(gate.refusals)
             raise EngineError(f"{url}: {reason}{times}; {cure}")
-        gate.hold(told, f"{url}: {reason}")
+        gate.hold(retry_after, f"{url}: {reason}")
         ticket.close()
 
     def _adapts(self, names: Mapping[Parameter, str], refusal: Refusal, reason: str) -> bool:
@@ -299,12 +301,13 @@ class EndpointEngine(Engine):
     def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
 
-        A name that contains the asked one, or is contained in it, is the same: `gpt-4o` answers as
-        `gpt-4o-2024-08-06`. Raises EngineError where nothing else came, not the second time either.
+        A name that contains the expected one, or is contained in it, is the same: `gpt-4o` answers
+        as `gpt-4o-2024-08-06`. Raises EngineError where nothing else came, not the second time
+        either.
         """
         s = self.settings
-        asked, plain = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
-        if plain not in asked and asked not in plain:
+        expected, actual = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
+        if actual not in expected and expected not in actual:
             reason = f"answered by another model ({name[:60]})"
             if broken and not self._answered:
                 raise EngineError(f"{s.base_url}: {reason}: if it is the same, set served_model")
@@ -343,7 +346,7 @@ def described(base_url: str, model: str, key: str = "") -> dict[str, Any]:
     entries, date = _listed(base_url, key, or_none=True)
     entry = next((e for e in entries if e["id"] == model), {})
     facts = {name: entry[name] for name in DESCRIBES if entry.get(name) is not None}
-    if isinstance(made := facts.get("created"), int) and abs(date - made) < CLOCK_S:
+    if isinstance(created := facts.get("created"), int) and abs(date - created) < CLOCK_S:
         del facts["created"]
     return facts
 

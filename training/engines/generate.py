@@ -11,7 +11,6 @@ one where each answer is paid for (a power cut loses none).
 import os
 import pkgutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import takewhile
@@ -23,13 +22,13 @@ import orjson
 from ...configs.settings.engines import EngineSettings, Sampling
 from ...eval.records import Sample
 from ..launch.jobs import GenerateJob
-from ..layout import SCRATCH, MetricsFile, ProgressFile
+from ..result_files import SCRATCH, MetricsFile, ProgressFile
 from .interface import Engine, EngineError, Key, Request
 
 SECONDS_PER_POINT = 2.0
 ENGINES = {
-    "scripted": "without_model:ScriptedEngine",
-    "recorded": "without_model:RecordedEngine",
+    "scripted": "scripted:ScriptedEngine",
+    "recorded": "recorded:RecordedEngine",
     "openai": "endpoint:EndpointEngine",
     "vllm": "vllm_engine:VLLMEngine",
     "transformers": "transformers_engine:TransformersEngine",
@@ -70,7 +69,7 @@ class Journal(AbstractContextManager["Journal"]):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._sync_each = sync_each
         self._offsets: dict[Key, int] = {}
-        self._counts = Counter[str]()
+        self._counts = {"tokens": 0, "prompt_tokens": 0}
         self._file = path.open("a+b", buffering=0)
         self._end = 0
         with path.open("rb") as lines:
@@ -125,10 +124,9 @@ class Journal(AbstractContextManager["Journal"]):
 
     def figures(self, engine: EngineSettings) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, where there are prices, `cost`."""
-        tokens, asked = self._counts["tokens"], self._counts["prompt_tokens"]
-        cost = cost_of(engine, asked, tokens)
-        found = {"samples": len(self), "tokens": tokens, "prompt_tokens": asked}
-        return {**found, **({} if cost is None else {"cost": cost})}
+        cost = cost_of(engine, self._counts["prompt_tokens"], self._counts["tokens"])
+        counts = {"samples": len(self), **self._counts}
+        return counts if cost is None else {**counts, "cost": cost}
 
     def __exit__(self, *_: object) -> None:
         os.fsync(self._file.fileno())
@@ -205,14 +203,14 @@ def generate(
                 waiting.append(sample)
                 if sample.finish_reason != "error":  # it answers, so those before are wrong
                     keep_all()
-                found, now = journal.figures(settings), time.monotonic()
-                rate = (found["tokens"] - before) / max(now - began, 1e-9)
-                money = f", cost {found['cost']:,.2f}" if "cost" in found else ""
+                totals, now = journal.figures(settings), time.monotonic()
+                rate = (totals["tokens"] - before) / max(now - began, 1e-9)
+                money = f", cost {totals['cost']:,.2f}" if "cost" in totals else ""
                 with suppress(OSError):  # a full disk ends the run at the next answer
-                    report(done, total, f"{rate:.0f} tok/s, {found['tokens']:,.0f} tokens{money}")
+                    report(done, total, f"{rate:.0f} tok/s, {totals['tokens']:,.0f} tokens{money}")
                     if now - reported > SECONDS_PER_POINT or done == total:
                         reported, point = now, {"generated/tokens_per_second": rate}
-                        spending = {"generated/cost": found["cost"]} if "cost" in found else {}
+                        spending = {"generated/cost": totals["cost"]} if "cost" in totals else {}
                         curves.append(len(journal), point | spending)
         if waiting and not len(journal):
             if not is_local(settings):

@@ -68,10 +68,10 @@ def read_refusal(body: str | bytes) -> Refusal:
             for item in value[:4]:
                 read(item)
         elif isinstance(value, dict):
-            place = value.get("loc")
-            if isinstance(place, list) and place:
-                fields.append(str(place[-1]))
-                words.append(f"{'.'.join(map(str, place))}: {value.get('msg', '')}")
+            path = value.get("loc")
+            if isinstance(path, list) and path:
+                fields.append(str(path[-1]))
+                words.append(f"{'.'.join(map(str, path))}: {value.get('msg', '')}")
                 return
             if isinstance(value.get("param"), str):
                 fields.append(value["param"].rpartition(".")[2])

@@ -97,8 +97,8 @@ def sample(
     """One answer (token ids, end token included) to each prompt, in order.
 
     `max_tokens` holds for all prompts, or is one number for each. At most `batch_size` are answered
-    at once. Draws from `generator`, or torch's global one. `on_end` is called with the place of a
-    prompt and its answer as soon as it has ended, while others are sampled.
+    at once. Draws from `generator`, or torch's global one. `on_end` is called with the number of
+    a prompt and its answer as soon as it has ended, while others are sampled.
     """
     most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     answers: list[list[int]] = [[] for _ in prompts]
@@ -107,9 +107,9 @@ def sample(
     model.eval()
     try:
         with heads_as_queries(model):
-            for place, answer in _answers(model, prompts, most, stops, choose, batch_size):
-                answers[place] = answer
-                on_end(place, answer)
+            for number, answer in _answers(model, prompts, most, stops, choose, batch_size):
+                answers[number] = answer
+                on_end(number, answer)
     finally:
         model.train(training)
     return answers
@@ -123,7 +123,7 @@ def _answers(
     choose: Callable[[Tensor], Tensor],
     batch_size: int,
 ) -> Iterator[tuple[int, list[int]]]:
-    """(place of the prompt, answer) of each as it ends.
+    """(number of the prompt, answer) of each as it ends.
 
     Prompts of like length are read together, and answered together with all others, padded on the
     left. Nearly equal ones need neither padding nor a mask: all are read up to the end of the
@@ -271,9 +271,9 @@ def draw(
     chosen = one_of(chances, generator)
     rows = torch.arange(len(chosen), device=logits.device)
     for _ in range(TRIES):
-        mine = chances[rows]
-        likelier = mine > mine.gather(1, chosen[rows])
-        rows = rows[mine.masked_fill(~likelier, 0).sum(-1) >= top_p]
+        open_chances = chances[rows]  # [rows, V]
+        likelier = open_chances > open_chances.gather(1, chosen[rows])
+        rows = rows[open_chances.masked_fill(~likelier, 0).sum(-1) >= top_p]
         if not len(rows):
             return chosen[:, 0]
         chosen[rows] = one_of(chances[rows], generator)

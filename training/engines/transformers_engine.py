@@ -31,8 +31,12 @@ class TransformersEngine(LocalModel):
         if settings.yarn_factor:
             for name, value in yarn_parameters(self.config, settings.yarn_factor).items():
                 setattr(self.config, name, value)
-        how = {"revision": settings.revision, "config": self.config}
-        model: Any = load_model(settings.model, dtype=settings.runtime.dtype, **how)
+        model: Any = load_model(
+            settings.model,
+            dtype=settings.runtime.dtype,
+            revision=settings.revision,
+            config=self.config,
+        )
         self.model = model.eval()
         if torch.cuda.is_available():
             self.model = model.cuda()
@@ -66,6 +70,6 @@ class TransformersEngine(LocalModel):
             batch_size=len(batch),
             generator=torch.Generator(self.model.device).manual_seed(seed),
         )
-        found = dict(zip(fitting, answers, strict=True))
+        answer_of = dict(zip(fitting, answers, strict=True))
         for i, request in enumerate(batch):
-            yield self.sample(request, len(encoded[i]), found.get(i))
+            yield self.sample(request, len(encoded[i]), answer_of.get(i))

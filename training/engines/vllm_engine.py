@@ -60,8 +60,8 @@ class VLLMEngine(LocalModel):
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        given, name = {"prompt_token_ids": ids}, str(next(self._names))
-        (final,) = [output async for output in self.engine.generate(given, parameters, name)]
+        prompt, name = {"prompt_token_ids": ids}, str(next(self._names))
+        (final,) = [output async for output in self.engine.generate(prompt, parameters, name)]
         return self.sample(request, len(ids), final.outputs[0].token_ids)
 
 

@@ -1,6 +1,6 @@
 """`python -m klear.training.launch.run_job JOB.json`: one training or generation job, in a process.
 
-It writes the files of `training.layout` as it goes, and its result (name → number) at the end.
+It writes the files of `result_files` as it goes, and its result (name → number) at the end.
 Running the same job again resumes it.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from ...configs.files import replace_text
-from ..layout import RESULT
+from ..result_files import RESULT
 from .jobs import JOB, GenerateJob, Job, RLJob, SFTJob
 from .ranks import join_run, processes_here, rank, world_size
 

@@ -14,7 +14,7 @@ from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
 from ...configs.settings.training import READ_BY, LossShape, RLSettings, refuse_unread
-from ..callbacks import in_trls_words
+from ..callbacks import trainer_args
 from ..losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
@@ -158,7 +158,7 @@ def gppo_config(
     """Settings and `rl_schedule` in TRL's words; `positions` are those of the model."""
     updates = units["steps_per_generation"]
     return GPPOConfig(
-        **in_trls_words(s, seed, checkpoints),
+        **trainer_args(s, seed, checkpoints),
         shuffle_dataset=True,
         router_aux_loss_coef=0.0,
         **{name: getattr(s, name) for name in SAME_NAME},

@@ -22,8 +22,8 @@ from ...eval.judge.judge import Judge, withheld_apart
 from ...eval.ray_cluster import on_cluster_wait
 from ...eval.records import Problem, Record, Score, Verdict
 from ...eval.records.tables import read_table, write_table
-from .. import layout, models
-from ..callbacks import StableCheckpoints, begins_after, flush, train
+from .. import models, result_files
+from ..callbacks import StableCheckpoints, flush, resume_step, train
 from ..engines.local_model import positions_of
 from ..engines.sampler import sample
 from ..launch.jobs import RLJob
@@ -43,11 +43,11 @@ FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of pr
 def run_rl(job: RLJob) -> dict[str, float]:
     """Train `job.checkpoint` on `job.problems` into `job.out/checkpoint`; resumes in `job.out`."""
     s = job.settings
-    start = models.told_to_vllm(job.checkpoint, job.out / layout.SCRATCH / "start", s)
+    start = models.checkpoint_for_vllm(job.checkpoint, job.out / result_files.SCRATCH / "start", s)
     model, chat = models.load_to_train(start, s)
     given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
     problems = fitting(given, chat, s, positions_of(model.config))
-    progress, journal = layout.ProgressFile(job.out), None
+    progress, journal = result_files.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     early = s.engine == "transformers"  # answers are judged from their end on, in any order
     rollout = s.prompts_per_step * s.rollouts_per_prompt if early else 0
@@ -58,7 +58,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         trainer = build_trainer(job, model, chat, reward)
         updates = trainer.args.updates
         if trainer.is_world_process_zero():
-            done = begins_after(trainer, updates)
+            done = resume_step(trainer, updates)
             journal = RolloutJournal(job.out, trainer.chat, reward, s.audit_rollouts, done)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
@@ -66,13 +66,13 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.add_callback(KeepModels(job, trainer, model))
         train(trainer, job, progress, updates, reward.explain)
     if journal is not None:
-        journal.write(job.out / layout.ROLLOUTS)
-    lineage, target = lineage_of(job, model, s.steps), job.out / layout.CHECKPOINT
+        journal.write(job.out / result_files.ROLLOUTS)
+    lineage, target = lineage_of(job, model, s.steps), job.out / result_files.CHECKPOINT
     models.save_trained(trainer, target, s.runtime.precision, lineage, chat.kwargs)
     steps = [line for line in trainer.state.log_history if "updates" in line]
     return {
         "rollout_steps": float(s.steps),
-        "models_kept": float(len(layout.kept_models(job.out))),
+        "models_kept": float(len(result_files.kept_models(job.out))),
         "prompts": float(len(problems)),
         "prompts_too_long": float(len(given) - len(problems)),
         "non_finite_updates": sum(line["skipped_updates"] for line in steps),
@@ -102,7 +102,7 @@ class KeepModels(TrainerCallback):
         step, rest = divmod(state.global_step, updates)
         if rest or step % s.keep_every or step == s.steps:
             return
-        folder = layout.kept_model(self.job.out, step)
+        folder = result_files.kept_model(self.job.out, step)
         lineage = lineage_of(self.job, self.start, step)
         how = s.runtime.precision, lineage, self.trainer.chat.kwargs
         models.save_trained(self.trainer, folder, *how)
@@ -300,9 +300,13 @@ class RolloutJournal:
         self, out: Path, chat: ChatFormat, reward: JudgeReward, keep: int, after_step: int = 0,
     ) -> None:  # fmt: skip
         self.chat, self.reward, self.keep = chat, reward, keep
-        self.shown = out / layout.SHOWN / "rollouts"
-        self.rows = layout.StepLines(out / layout.ROLLOUT_JOURNAL, after_step=after_step)
-        self.off_policy = layout.StepLines(out / layout.OFF_POLICY, after_step=after_step)
+        self.shown = out / result_files.SHOWN / "rollouts"
+        self.rows = result_files.StepLines(
+            out / result_files.ROLLOUT_JOURNAL, after_step=after_step
+        )
+        self.off_policy = result_files.StepLines(
+            out / result_files.OFF_POLICY, after_step=after_step
+        )
 
     def add(self, record: RolloutRecord) -> None:
         """One rollout; the answers kept are shown as a table of columns and data, too."""
@@ -336,7 +340,7 @@ def build_trainer(
     job: RLJob, model: PreTrainedModel, chat: ChatFormat, reward: JudgeReward
 ) -> GPPOTrainer:
     """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
-    s, folder = job.settings, job.out / layout.SCRATCH / layout.CHECKPOINTS
+    s, folder = job.settings, job.out / result_files.SCRATCH / result_files.CHECKPOINTS
     problems, units = reward.problems.values(), rl_schedule(s, world_size())
     ours = partial(roll_out, batch_size=s.engine_runtime.batch_size, begin=reward.begin)
     rows = [{"prompt": conversation(p.prompt), "problem_id": p.id} for p in problems]

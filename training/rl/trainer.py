@@ -123,7 +123,7 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         """Called at every log line with the rollout step and a table for each of its updates."""
         if is_conversational(next(iter(self.train_dataset))):  # type: ignore[arg-type]
             how: Any = self.args.chat_template_kwargs
-            self.chat = ChatFormat.of(self._tokenizer, how, self.eos_token_ids)
+            self.chat = ChatFormat.from_template(self._tokenizer, how, self.eos_token_ids)
             self.eos_token_ids = [*self.eos_token_ids, *(self.chat.stops - {*self.eos_token_ids})]
         self.processes = Processes(self.accelerator)
         self._statistics = TokenStatistics()

@@ -65,8 +65,8 @@ def kept_models(out: Path) -> list[tuple[int, Path]]:
 
 def latest(checkpoints: Path) -> Path | None:
     """The newest whole training checkpoint in the folder `checkpoints`, or None."""
-    found = [mark.parent for mark in checkpoints.glob(f"checkpoint-*/{STABLE}")]
-    return max(found, key=number_of, default=None)
+    stable = [mark.parent for mark in checkpoints.glob(f"checkpoint-*/{STABLE}")]
+    return max(stable, key=number_of, default=None)
 
 
 def number_of(model: Path) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from klear.training.engines import in_flight
-from klear.training.engines.in_flight import FIRST, Found, InFlight, Round, next_limit
+from klear.training.engines import concurrency
+from klear.training.engines.concurrency import FIRST, AdaptiveConcurrency, Level, Round, next_limit
 
 EACH = 20.0  # tokens a second of a request
+START = Level(FIRST)
 Endpoint = Callable[[int], Round]
 
 
@@ -21,25 +22,25 @@ def slowing(most: int) -> Endpoint:
     return lambda asked: Round(EACH * min(asked, most))
 
 
-def after(rounds: int, endpoint: Endpoint, most: int = 1024) -> list[Found]:
-    found = [Found(FIRST)]
+def after(rounds: int, endpoint: Endpoint, start: Level = START, most: int = 1024) -> list[Level]:
+    levels = [start]
     for _ in range(rounds):
-        found.append(next_limit(found[-1], endpoint(found[-1].limit), most))
-    return found
+        levels.append(next_limit(levels[-1], endpoint(levels[-1].limit), most))
+    return levels
 
 
 @pytest.mark.parametrize("endpoint", [refusing(500), slowing(500)])
 def test_what_the_endpoint_sustains_is_found_within_minutes_and_kept(endpoint):
     """Six doublings lead from 16 to 1,024; an eighth more or less than the truth is accepted."""
-    limits = [found.limit for found in after(60, endpoint)[8:]]
+    limits = [level.limit for level in after(60, endpoint)[8:]]
     assert min(limits) >= 500 / 1.125
     assert max(limits) <= 512 * 1.125
 
 
 def test_an_endpoint_that_sustains_all_is_asked_the_most_that_is_allowed():
-    found = after(20, slowing(10**6), most=100)
-    assert [f.limit for f in found[:5]] == [16, 32, 64, 100, 100]
-    assert not found[-1].settled
+    levels = after(20, slowing(10**6), most=100)
+    assert [level.limit for level in levels[:5]] == [16, 32, 64, 100, 100]
+    assert not levels[-1].settled
 
 
 def test_an_endpoint_that_begins_to_refuse_is_asked_half_and_then_step_by_step_more():
@@ -48,30 +49,24 @@ def test_an_endpoint_that_begins_to_refuse_is_asked_half_and_then_step_by_step_m
     while less.limit > 50:
         less = next_limit(less, refusing(50)(less.limit), 1024)
     assert less.settled
-    assert 25 <= after_more(less, 5).limit <= 64
-
-
-def after_more(found: Found, rounds: int) -> Found:
-    for _ in range(rounds):
-        found = next_limit(found, refusing(50)(found.limit), 1024)
-    return found
+    assert 25 <= after(5, refusing(50), less)[-1].limit <= 64
 
 
 def test_single_refusals_among_many_requests_change_nothing():
     seen = Round(EACH * 64, sent=1000, refused=50)
-    assert next_limit(Found(64), seen, 1024).limit == 128
-    assert next_limit(Found(64, kept=64), Round(0.0, sent=1000, refused=51), 1024).limit == 32
+    assert next_limit(Level(64), seen, 1024).limit == 128
+    assert next_limit(Level(64, kept=64), Round(0.0, sent=1000, refused=51), 1024).limit == 32
 
 
 def test_a_round_counts_only_when_it_was_full(monkeypatch):
     """At the end of a stage fewer requests are left than may be asked, after a fall more."""
     now = 0.0
-    flow = InFlight(1024, clock=lambda: now)
+    flow = AdaptiveConcurrency(1024, clock=lambda: now)
     for asking, expected in ((FIRST, 32), (20, 32), (40, 32), (31, 64)):
-        now += in_flight.ROUND_S
+        now += concurrency.ROUND_S
         flow.tokens = 10_000 * asking
         assert flow.limit(asking) == expected
     assert flow.sustained == 0  # it may sustain more
     flow.refused = 100
-    now += in_flight.ROUND_S
+    now += concurrency.ROUND_S
     assert (flow.limit(64), flow.sustained, flow.refusals) == (32, 32, 100)

@@ -20,8 +20,8 @@ and try again, which costs the others nothing."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is known after some rounds."""
+class Level:
+    """How many to ask, and what the rounds before have shown."""
 
     limit: int
     """Requests in flight, of the round to come"""
@@ -42,23 +42,23 @@ class Round:
     refused: int = 0
 
 
-def next_limit(found: Found, seen: Round, most: int) -> Found:
-    """What to ask after a round of `found.limit` requests in flight, at most `most`."""
-    limit, kept = found.limit, found.kept
+def next_limit(level: Level, seen: Round, most: int) -> Level:
+    """What to ask after a round of `level.limit` requests in flight, at most `most`."""
+    limit, kept = level.limit, level.kept
     if seen.refused > REFUSED * max(seen.sent, limit):
         back = kept if 0 < kept < limit else max(1, limit // 2)
-        return Found(back, settled=True)
-    if kept and seen.speed < found.speed * (1 + WORTH * (limit / kept - 1)) and limit > kept:
-        return Found(kept, kept, found.speed, settled=True)
-    more = limit + max(1, limit // STEP) if found.settled else 2 * limit
-    return Found(min(more, most), limit, seen.speed, found.settled)
+        return Level(back, settled=True)
+    if kept and seen.speed < level.speed * (1 + WORTH * (limit / kept - 1)) and limit > kept:
+        return Level(kept, kept, level.speed, settled=True)
+    more = limit + max(1, limit // STEP) if level.settled else 2 * limit
+    return Level(min(more, most), limit, seen.speed, level.settled)
 
 
-class InFlight:
+class AdaptiveConcurrency:
     """The limit, moved by what its engine counts into `tokens`, `sent` and `refused`."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.found, self._most, self._clock = Found(min(FIRST, most)), most, clock
+        self.level, self._most, self._clock = Level(min(FIRST, most)), most, clock
         self.refusals = 0
         self._begin()
 
@@ -71,14 +71,14 @@ class InFlight:
         there are fewer when no more are left to ask, and more after the limit has fallen."""
         seconds = self._clock() - self._began
         if seconds >= ROUND_S:
-            if self.found.limit - 1 <= asking <= self.found.limit:
+            if self.level.limit - 1 <= asking <= self.level.limit:
                 seen = Round(self.tokens / seconds, self.sent, self.refused)
-                self.found = next_limit(self.found, seen, self._most)
+                self.level = next_limit(self.level, seen, self._most)
             self.refusals += self.refused
             self._begin()
-        return self.found.limit
+        return self.level.limit
 
     @property
     def sustained(self) -> int:
         """Requests in flight that the endpoint sustains; 0: it might more than were asked."""
-        return (self.found.kept or self.found.limit) if self.found.settled else 0
+        return (self.level.kept or self.level.limit) if self.level.settled else 0

@@ -18,7 +18,7 @@ from klear.eval.records import Rejected, Sample, problem_id
 from klear.training.engines import generate as module
 from klear.training.engines.generate import Journal, make_engine
 from klear.training.engines.interface import Request, request_seed
-from klear.training.engines.without_model import mapped_text, recordings
+from klear.training.engines.recorded import mapped_text, recordings
 
 SCRIPTED = EngineSettings(kind="scripted", model="teacher")
 TAGS = {

@@ -1,10 +1,9 @@
-"""Engines without a model: answers that were recorded elsewhere, and the scripted teacher.
+"""Answers that were recorded elsewhere, in the place of a model's.
 
 A recording belongs to the problem of its normalised prompt, whose digest is the id; its index is
 its place among the recordings of that prompt. Files are streamed, so their size does not matter.
 """
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,34 +11,10 @@ from typing import Any, NamedTuple
 
 from ...configs.settings.engines import EngineSettings
 from ...eval.benchmarks.grades import Grade
-from ...eval.families import by_example, countdown
 from ...eval.records import FinishReason, Rejected, Sample, problem_id
 from ...eval.records.row_files import Row, find_files, read_rows
 from ...eval.thinking import with_think_tags
-from .interface import Engine, EngineError, Request
-
-FAMILIES = (countdown, by_example)
-
-
-class ScriptedEngine(Engine):
-    """Answers prompts of `eval.families`, sometimes wrong, by the seed of each request alone."""
-
-    def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
-        """Tokens are words and symbols here. Raises EngineError at a prompt of no family."""
-        rates = self.settings.source_error_rates
-        for request in requests:
-            family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
-            if family is None:
-                raise EngineError(
-                    f"the scripted teacher cannot read {request.prompt[:60]!r}: "
-                    "use another engine for problems that are not generated"
-                )
-            slips = rates.get(request.part, self.settings.error_rate)
-            teacher = self.settings.model_copy(update={"error_rate": slips})
-            text = family.teach(random.Random(request.seed), request.prompt, teacher)
-            asked, tokens = len(request.prompt.split()), len(text.split())
-            name = self.settings.model or "scripted"
-            yield request.answered(name, text, "stop", asked, tokens)
+from .interface import Engine, Request
 
 
 class RecordedEngine(Engine):
@@ -48,8 +23,11 @@ class RecordedEngine(Engine):
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """One pass over the files; memory holds the requests, not the texts."""
         wanted = {r.key for r in requests}
-        found = (r.sample for r in recordings(self.settings) if isinstance(r, Recording))
-        yield from (s for s in found if (s.problem_id, s.index) in wanted)
+        for row in recordings(self.settings):
+            if isinstance(row, Recording):
+                sample = row.sample
+                if (sample.problem_id, sample.index) in wanted:
+                    yield sample
 
 
 class Recording(NamedTuple):
