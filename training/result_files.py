@@ -27,6 +27,9 @@ CHAT_FILE = "chat_format.json"
 `question`, the words around {prompt}."""
 TRAINED_QUESTION = "{prompt}"  # SFT and RL ask the bare problem
 ROLLOUTS = "rollouts.parquet"
+KEPT, REJECTED = "kept.parquet", "rejected.parquet"
+"""What a stage that selects rows hands on, and what it leaves out, with the reasons."""
+SAMPLES, SCORES = "samples.parquet", "scores.parquet"
 
 LOGS = "logs"
 METRICS = f"{LOGS}/metrics.jsonl"

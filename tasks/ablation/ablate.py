@@ -148,16 +148,16 @@ def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
     return Outcome(
         seeds=len({c.seed for c in cells}),
         findings=tuple(_findings(spec, benchmarks, cells)),
-        arms={arm: _figures_of(mine, benchmarks) for arm, mine in by_arm.items()},
+        arms={arm: _figures_of(cells, benchmarks) for arm, cells in by_arm.items()},
     )
 
 
 def _figures_of(cells: Sequence[Cell], benchmarks: Sequence[str]) -> ArmFigures:
     scores: dict[str, tuple[float, float, float]] = {}
     for name in benchmarks:
-        if found := [100 * statistics.fmean(c.scores[name].values()) for c in cells
-                     if c.scores.get(name)]:  # fmt: skip
-            scores[name] = statistics.fmean(found), min(found), max(found)
+        if by_seed := [100 * statistics.fmean(c.scores[name].values()) for c in cells
+                       if c.scores.get(name)]:  # fmt: skip
+            scores[name] = statistics.fmean(by_seed), min(by_seed), max(by_seed)
     counts, decides = summed([c.off_policy for c in cells]), benchmarks[0]
     curve = band("", [c.curves.get(ACCURACY + decides, {}) for c in cells if decides in c.learned])
     falls = [effects.fall(c.learned[decides]) for c in cells if decides in c.learned]
@@ -174,11 +174,13 @@ def _findings(
 ) -> Iterator[Finding]:
     """Runs in which nothing of a benchmark was scored do not count for it; nothing is said of fewer
     than FEWEST_SEEDS seeds, or of runs that have no problem in common."""
-    for contrast, other, name in _asked(spec, benchmarks):
+    for contrast, other, name in _comparisons(spec, benchmarks):
         of_score = contrast.measure == "score"
         effect: Any = effects.paired_effect if of_score else effects.steadiness_effect
-        found = {(c.arm, c.seed): (c.scores if of_score else c.learned).get(name) for c in cells}
-        runs: dict[tuple[str, int], Any] = {run: scored for run, scored in found.items() if scored}
+        runs: dict[tuple[str, int], Any] = {}
+        for c in cells:
+            if scored := (c.scores if of_score else c.learned).get(name):
+                runs[c.arm, c.seed] = scored
         if not of_score:  # fewer points, fewer chances to fall
             most = max(map(len, runs.values()), default=0)
             runs = {run: curve for run, curve in runs.items() if len(curve) == most}
@@ -190,51 +192,51 @@ def _findings(
             yield Finding(**names, measure=contrast.measure, **figures)
 
 
-def _asked(spec: Ablation, benchmarks: Sequence[str]) -> Iterator[tuple[Contrast, str, str]]:
+def _comparisons(spec: Ablation, benchmarks: Sequence[str]) -> Iterator[tuple[Contrast, str, str]]:
     """Every contrast with each of its other arms on each benchmark, in order."""
     return ((c, other, name) for c in spec.contrasts for other in c.than for name in benchmarks)
 
 
 class Compared(NamedTuple):
-    """One arm against another, and what was found on one benchmark."""
+    """One arm against another on one benchmark, with the result if it was run."""
 
     spec: Ablation
     contrast: Contrast
     other: str
     benchmark: str
-    found: Finding | None
+    finding: Finding | None
 
     @property
     def verdict(self) -> str:
-        return self.found.verdict if self.found else NOT_RUN
+        return self.finding.verdict if self.finding else NOT_RUN
 
     @property
     def fails_control(self) -> bool:
         """Whether the arm is not seen to beat the experiment's control."""
-        mine = self.other == self.spec.control and self.contrast.measure == "score"
-        return mine and self.verdict in ("not seen", "reversed")
+        against_control = self.other == self.spec.control and self.contrast.measure == "score"
+        return against_control and self.verdict in ("not seen", "reversed")
 
     @property
     def papers(self) -> str:
         """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
         better, other = self.contrast.better, self.other
-        known = [
+        differences = [
             f"{title_of(benchmark)} {row[better] - row[other]:+.1f}"
             for benchmark, row in self.spec.paper.items()
             if better in row and other in row and self.contrast.measure == "score"
         ]
-        return ", ".join(known) or "curves only"
+        return ", ".join(differences) or "curves only"
 
 
 def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
     """Every contrast on the benchmark that decides, and what was found on others, in order."""
     benchmarks = spec.scale(profile).benchmarks
     findings = outcome.findings if outcome else ()
-    known = {(f.better, f.than, f.measure, f.benchmark): f for f in findings}
+    by_contrast = {(f.better, f.than, f.measure, f.benchmark): f for f in findings}
     return [
-        Compared(spec, c, other, name, found)
-        for c, other, name in _asked(spec, benchmarks)
-        if (found := known.get((c.better, other, c.measure, name))) or name == benchmarks[0]
+        Compared(spec, c, other, name, finding)
+        for c, other, name in _comparisons(spec, benchmarks)
+        if (finding := by_contrast.get((c.better, other, c.measure, name))) or name == benchmarks[0]
     ]
 
 
@@ -244,7 +246,7 @@ def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: 
     counts = {arm: summed([c.off_policy for c in cells if c.arm == arm]) for arm in outcome.arms}
     facts = {"spec": spec, "profile": profile, "scale": spec.scale(profile), "outcome": outcome}
     facts |= {"rows": compared(spec, outcome, profile), "fewest": FEWEST_SEEDS, "curves": curves}
-    off_policy = {arm: by_entropy(found) for arm, found in counts.items() if found.any()}
+    off_policy = {arm: by_entropy(table) for arm, table in counts.items() if table.any()}
     body = render("ablation.md", **facts, off_policy=off_policy)
     subtitle = "An experiment of Klear-Reasoner (arXiv 2508.07629), repeated"
     return Page(f"{spec.shows}: {spec.title}", subtitle, f"{profile} profile", body, curves)
@@ -267,5 +269,5 @@ def band(label: str, curves: Sequence[Mapping[int, float]]) -> Series:
     """Mean, lowest and highest value over seeds at the steps that all of them reached."""
     steps = sorted(set.intersection(*map(set, curves))) if curves else []
     values = [[c[step] for c in curves] for step in steps]
-    over_seeds = ([of(v) for v in values] for of in (statistics.fmean, min, max))
+    over_seeds = ([summary(v) for v in values] for summary in (statistics.fmean, min, max))
     return Series(label, steps, *over_seeds)

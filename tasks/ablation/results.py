@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 
 from ...configs.files import replace_text
 from ...configs.settings.ablation import Ablation
@@ -29,8 +29,8 @@ VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
 class Finished(Record):
     """The result of one experiment at one scale: a line of RESULTS.jsonl."""
 
-    asked: dict[str, Any]
-    """What decides whether the experiment is still the same: `question` of it."""
+    experiment: dict[str, Any] = Field(validation_alias=AliasChoices("experiment", "asked"))
+    """What decides whether it is still the same: `identity_of` it. Older files call it `asked`."""
     outcome: Outcome
     grader: int
     """Version of the judge behind all scores and rewards (`GRADER_VERSION`)."""
@@ -38,7 +38,7 @@ class Finished(Record):
     commit: str
 
 
-def question(spec: Ablation, profile: str) -> dict[str, Any]:
+def identity_of(spec: Ablation, profile: str) -> dict[str, Any]:
     """Arms, contrasts, checkpoint, benchmarks and settings: what the experiment's file asks.
 
     Not the paper's sentences, nor which contrasts the claim rests on, for no figure changes with
@@ -48,8 +48,8 @@ def question(spec: Ablation, profile: str) -> dict[str, Any]:
     fields = {"name": True, "arms": True, "scored": True, "contrasts": contrasts}
     scale = spec.scale(profile).model_dump(mode="json", exclude={"evidence"})
     seeds = {n: v for n in ("first_seed", "starts") if (v := getattr(spec, n))}  # not how many
-    said = spec.model_dump(mode="json", include=fields)
-    return {"profile": profile, **said, **seeds, "scale": scale}
+    identity = spec.model_dump(mode="json", include=fields)
+    return {"profile": profile, **identity, **seeds, "scale": scale}
 
 
 def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
@@ -58,39 +58,53 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
     A result counts only if it is whole and made by today's rules. `klear ablate` makes others anew
     from the runs they were made of.
     """
-    found, asked = list[Finished](), question(spec, profile)
-    for made in results(store, ABLATE + spec.name):
-        whole, _ = store.find(made.stage, made.key)
-        if whole is None or made.version != ABLATE_VERSION:
+    finished, experiment = list[Finished](), identity_of(spec, profile)
+    for manifest in results(store, ABLATE + spec.name):
+        artifact, _ = store.find(manifest.stage, manifest.key)
+        if artifact is None or manifest.version != ABLATE_VERSION:
             continue
-        store.fetch(whole)
+        store.fetch(artifact)
         with suppress(ValidationError):  # of an older commit
-            before = Ablation.model_validate(made.settings["ablation"])
-            outcome = Outcome.model_validate_json(whole.file(RESULTS).read_bytes())
-            if question(before, str(made.settings["profile"])) == asked:
-                judges = (m.version for m in ancestors(store, made) if m.stage == "judge")
-                origin = {"created": made.created, "commit": made.git_commit}
-                grader = max(judges, default=0)
-                found.append(Finished(asked=asked, outcome=outcome, grader=grader, **origin))
-    return found
+            before = Ablation.model_validate(manifest.settings["ablation"])
+            outcome = Outcome.model_validate_json(artifact.file(RESULTS).read_bytes())
+            if identity_of(before, str(manifest.settings["profile"])) == experiment:
+                judges = (m.version for m in ancestors(store, manifest) if m.stage == "judge")
+                finished.append(
+                    Finished(
+                        experiment=experiment,
+                        outcome=outcome,
+                        grader=max(judges, default=0),
+                        created=manifest.created,
+                        commit=manifest.git_commit,
+                    )
+                )
+    return finished
 
 
-def best(found: Iterable[Finished]) -> list[Finished]:
-    """Of each question the answer with the most seeds, newest grader, latest date; by name."""
+def best(finished: Iterable[Finished]) -> list[Finished]:
+    """Of each experiment the result with the most seeds, newest grader, latest date; by name."""
     kept: dict[str, Finished] = {}
-    for one in sorted(found, key=lambda f: (f.outcome.seeds, f.grader, f.created)):
-        kept[json.dumps(one.asked, sort_keys=True)] = one
-    return sorted(kept.values(), key=lambda f: (f.asked["profile"], f.asked["name"], f.created))
+    for one in sorted(finished, key=lambda f: (f.outcome.seeds, f.grader, f.created)):
+        kept[json.dumps(one.experiment, sort_keys=True)] = one
+
+    def name(one: Finished) -> tuple[str, str, str]:
+        return one.experiment["profile"], one.experiment["name"], one.created
+
+    return sorted(kept.values(), key=name)
 
 
 def write_results(store: Store, page: Path, profile: str, specs: Sequence[Ablation]) -> int:
     """Write the page and the lines beside it; returns how many experiments have run."""
     lines = page.with_suffix(".jsonl")
     here = [f for spec in specs for f in finished_in(store, spec, profile)]
-    known = best([*here, *read_finished(lines)])
-    page.write_text(results_page(profile, specs, known).markdown(), encoding="utf-8")
-    replace_text(lines, "".join(f"{f.model_dump_json()}\n" for f in known))
-    return sum(any(f.asked == question(spec, profile) for f in known) for spec in specs)
+    finished = best([*here, *read_finished(lines)])
+    page.write_text(results_page(profile, specs, finished).markdown(), encoding="utf-8")
+    replace_text(lines, "".join(f"{f.model_dump_json()}\n" for f in finished))
+    return sum(_result_of(spec, profile, finished) is not None for spec in specs)
+
+
+def _result_of(spec: Ablation, profile: str, finished: Iterable[Finished]) -> Finished | None:
+    return next((f for f in finished if f.experiment == identity_of(spec, profile)), None)
 
 
 def read_finished(path: Path) -> list[Finished]:
@@ -99,12 +113,12 @@ def read_finished(path: Path) -> list[Finished]:
     return [Finished.model_validate_json(line) for line in lines]
 
 
-def results_page(profile: str, specs: Sequence[Ablation], known: Sequence[Finished]) -> Page:
+def results_page(profile: str, specs: Sequence[Ablation], finished: Sequence[Finished]) -> Page:
     """The table of claims, then every experiment with its command, scores and effects."""
     experiments = []
     for spec in specs:
-        found = next((f for f in known if f.asked == question(spec, profile)), None)
-        experiments.append((spec, found, compared(spec, found and found.outcome, profile)))
+        result = _result_of(spec, profile, finished)
+        experiments.append((spec, result, compared(spec, result and result.outcome, profile)))
     claims = claim_rows([row for *_, rows in experiments for row in rows], profile)
     body = render("ablations.md", profile=profile, claims=claims, experiments=experiments)
     subtitle = "Tables 2 to 6 and Figures 2 to 5 of Klear-Reasoner (arXiv 2508.07629), repeated"
@@ -119,18 +133,20 @@ def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:
     for row in rows:
         if row.contrast.part_of_claim and row.benchmark == row.spec.scale(profile).benchmarks[0]:
             claims.setdefault(row.spec.claim, []).append(row)
-    return [_row(claim, mine) for claim, mine in claims.items()]
+    return [_row(claim, rows) for claim, rows in claims.items()]
 
 
 def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
-    found = [row.found for row in rows if row.found]
+    findings = [row.finding for row in rows if row.finding]
     return (
         " and ".join(dict.fromkeys(row.spec.shows for row in rows)),
         claim,
-        _said(rows, lambda row: row.papers),
-        _said(rows, lambda row: f"{f.points:+.1f} ± {f.half:.1f}" if (f := row.found) else "–"),
-        " or ".join(sorted({str(f.seeds) for f in found})) or "–",
-        f"±{max(f.could_see for f in found):.1f}" if found else "–",
+        _by_contrast(rows, lambda row: row.papers),
+        _by_contrast(
+            rows, lambda row: f"{f.points:+.1f} ± {f.half:.1f}" if (f := row.finding) else "–"
+        ),
+        " or ".join(sorted({str(f.seeds) for f in findings})) or "–",
+        f"±{max(f.could_see for f in findings):.1f}" if findings else "–",
         _verdict(rows),
     )
 
@@ -143,10 +159,10 @@ def _verdict(rows: Iterable[Compared]) -> str:
     return ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
 
 
-def _said(rows: Sequence[Compared], say: Callable[[Compared], str]) -> str:
+def _by_contrast(rows: Sequence[Compared], describe: Callable[[Compared], str]) -> str:
     """What is said of each contrast, named where it differs between them. With its experiment,
     where there are several: arms of two tables have the same names."""
-    texts = [say(row) for row in rows]
+    texts = [describe(row) for row in rows]
     if len(set(texts)) == 1:
         return texts[0]
     several = len({row.spec.shows for row in rows}) > 1

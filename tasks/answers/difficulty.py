@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from ...configs.settings.data import DifficultySettings
 from ...eval.records import Domain, Problem, PublishedRate, Record, Score
 from ...eval.records.tables import TableWriter, count_rows, read_table
+from ...training.result_files import KEPT, SAMPLES, SCORES
 from ..data.sources import PASS_RATES
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
@@ -56,7 +57,7 @@ def tallies_of(evidence: Artifact) -> dict[str, Tally]:
     in rows: those of one problem are added up."""
     tallies: dict[str, Tally] = {}
     if evidence.stage != "collect":
-        for score in read_table(evidence.file("scores.parquet"), Score):
+        for score in read_table(evidence.file(SCORES), Score):
             counted = tallies.setdefault(score.problem_id, Tally())
             counted.add(1, not score.unscored, bool(score.correct))
         return tallies
@@ -91,14 +92,14 @@ def difficulty(
     `rated`: samples and their scores, or the collected rows that bring pass rates.
     """
     if settings.rater != "published":
-        answered = count_rows(rated[0].file("samples.parquet"))
-        judged = count_rows(rated[1].file("scores.parquet"))
+        answered = count_rows(rated[0].file(SAMPLES))
+        judged = count_rows(rated[1].file(SCORES))
         if answered != judged:
             raise ValueError(f"{answered} samples but {judged} scores: rerun the judge stage")
     tallies = tallies_of(rated[-1])
     labels, not_judgeable = Counter[Label](), 0
     with TableWriter(out / "difficulty.parquet", Difficulty) as writer:
-        for problem in read_table(problems.file("kept.parquet"), Problem):
+        for problem in read_table(problems.file(KEPT), Problem):
             counted = tallies.get(problem.id, Tally())
             row = Difficulty(
                 problem_id=problem.id,

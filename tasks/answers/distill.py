@@ -31,6 +31,7 @@ from ...training.engines.generate import (
 from ...training.engines.interface import EngineError, Request, request_seed
 from ...training.engines.recorded import mapped_text, recordings
 from ...training.launch.jobs import GenerateJob
+from ...training.result_files import KEPT, REJECTED, SAMPLES
 from ..data.sources import TRACES
 from ..engine.child import ChildFailed, run_child
 from ..engine.progress import report
@@ -124,10 +125,10 @@ def within_budget(
         )
     pilot = pilot_of(requests, PILOT_PROMPTS)
     measured = ask(out, pilot, settings)
-    mean, high, said = estimate(out, pilot, len(requests), engine)
+    mean, high, description = estimate(out, pilot, len(requests), engine)
     allowed = max(runtime.approve_above, runtime.approved_cost)
     if mean > allowed:
-        raise NeedsApproval(said, allowed, high)
+        raise NeedsApproval(description, allowed, high)
     try:
         return measured | ask(out, requests, settings, allowed)
     except SpentApproved as spent:
@@ -147,21 +148,23 @@ def estimate(
     """What `answers` answers like those of the pilot will cost, the upper end of its 95 % interval
     by the spread of the pilot, and both in words, with the date of prices from the catalogue."""
     with Journal(journal_path(out)) as journal:
-        found = list(journal.samples(r.key for r in pilot))
-    costs = [cost_of(engine, s.prompt_tokens, s.completion_tokens) or 0.0 for s in found] or [0.0]
+        samples = list(journal.samples(r.key for r in pilot))
+    prices = engine.prices
+    costs = [cost_of(engine, s.prompt_tokens, s.completion_tokens) or 0.0 for s in samples] or [0.0]
     each = fmean(costs)
     spread = 1.96 * stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0
     mean, low, high = (answers * x for x in (each, max(0.0, each - spread), each + spread))
-    said = engine.prices.said if engine.prices else ""
-    by = f"by a pilot of {len(found)}" + (f" and the prices of the catalogue: {said}" * bool(said))
-    cost = f"about {mean:,.2f} ({low:,.2f} to {high:,.2f}, {by})"
+    basis = f"by a pilot of {len(samples)}"
+    if prices and prices.said:
+        basis += f" and the prices of the catalogue: {prices.said}"
+    cost = f"about {mean:,.2f} ({low:,.2f} to {high:,.2f}, {basis})"
     return mean, high, f"{answers:,} answers would cost {cost}"
 
 
 def chosen_problems(problems: Artifact, sources: Sequence[str]) -> list[Problem]:
     """The problems of the named sources (empty: all), each id once; without their tests."""
     chosen: dict[str, Problem] = {}
-    for p in read_table(problems.file("kept.parquet"), Problem):
+    for p in read_table(problems.file(KEPT), Problem):
         if p.id not in chosen and (not sources or p.source in sources):
             chosen[p.id] = p.model_copy(update={"tests": None})
     missing = set(sources) - {p.source for p in chosen.values()}
@@ -178,10 +181,7 @@ def write_outputs(
 ) -> dict[str, float]:
     """Write samples, grades and rejects in the order of what was asked; returns the counts."""
     answered, ends, grades = set[tuple[str, int]](), Counter[str](), list[Grade]()
-    with (
-        Journal(journal_path(out)) as journal,
-        TableWriter(out / "samples.parquet", Sample) as rows,
-    ):
+    with Journal(journal_path(out)) as journal, TableWriter(out / SAMPLES, Sample) as rows:
         for sample in journal.samples(r.key for r in requests):
             rows.write(sample)
             answered.add((sample.problem_id, sample.index))
@@ -189,7 +189,7 @@ def write_outputs(
         counts = journal.figures(engine)
     counts |= {name: ends[reason] for reason, name in KINDS.items()}
     with_answer = {problem for problem, _ in answered}
-    with TableWriter(out / "rejected.parquet", Rejected) as rejected:
+    with TableWriter(out / REJECTED, Rejected) as rejected:
         for p in problems:
             if p.id not in with_answer:
                 reason = f"the {engine.kind} engine has no answer to this prompt"
@@ -202,8 +202,8 @@ def write_outputs(
             elif recording.grade:
                 grades.append(recording.grade)
     if engine.kind == "recorded" and engine.grade_field:
-        asked = (g for g in grades if (g.problem_id, g.index) in answered)
-        counts["grades"] = write_table(out / "grades.parquet", Grade, asked)
+        used = (g for g in grades if (g.problem_id, g.index) in answered)
+        counts["grades"] = write_table(out / "grades.parquet", Grade, used)
     return counts
 
 
@@ -218,18 +218,18 @@ def keep_published(
 ) -> tuple[list[Request], list[Request]]:
     """Put published answers into the journal in the place of samples: the requests that they are
     answers to, and those of prompts that have none."""
-    most = Counter(r.problem_id for r in requests)
-    found = Counter[str]()
+    wanted = Counter(r.problem_id for r in requests)
+    published = Counter[str]()
     with Journal(journal_path(out)) as journal:
         for trace in read_table(traces, Trace):
-            index = found[trace.problem_id]
-            if index < most[trace.problem_id]:
+            index = published[trace.problem_id]
+            if index < wanted[trace.problem_id]:
                 text, finish = mapped_text(trace.text, engine)
                 who = {"problem_id": trace.problem_id, "index": index, "model": trace.model}
                 journal.append(Sample(**who, text=text, finish_reason=finish))
-                found[trace.problem_id] += 1
-    answered = [r for r in requests if r.index < found[r.problem_id]]
-    return answered, [r for r in requests if not found[r.problem_id]]
+                published[trace.problem_id] += 1
+    answered = [r for r in requests if r.index < published[r.problem_id]]
+    return answered, [r for r in requests if not published[r.problem_id]]
 
 
 @stage(version=1, group="data", reads=recorded_files)

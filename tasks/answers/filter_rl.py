@@ -11,6 +11,7 @@ from ...configs.settings.data import FilterRLSettings
 from ...eval.records import NO_GOLD, Problem
 from ...eval.records.tables import read_table
 from ...eval.rows.golds import chance_of_guessing, tail, unjudgeable
+from ...training.result_files import KEPT
 from ..data.split_rows import split_rows
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
@@ -56,7 +57,7 @@ def filter_rl(
     which more is asked (`guessing`).
     `scores`: of our samples, or the collected rows that bring pass rates.
     """
-    source, tallies = problems.file("kept.parquet"), tallies_of(scores)
+    source, tallies = problems.file(KEPT), tallies_of(scores)
     counts, reasons = Counter({"kept_math": 0, "kept_code": 0}), dict[int, str]()
     for row, problem in enumerate(read_table(source, Problem)):
         kind, reason = rejection(problem, tallies.get(problem.id, Tally()), settings)

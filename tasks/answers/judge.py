@@ -12,6 +12,7 @@ from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.judge.ends import by_its_end, judged_text
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.records.tables import Lookup, TableWriter, column, read_table
+from ...training.result_files import KEPT, SAMPLES, SCORES
 from ..engine.progress import report
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
@@ -20,7 +21,9 @@ if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached r
     from ...eval.judge.judge import Judge
 
 
-def judged(judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample]) -> Iterator[Score]:
+def score_samples(
+    judge: "Judge", problems: Lookup[Problem], samples: Iterator[Sample]
+) -> Iterator[Score]:
     """Scores in the order of `samples`. An answer that the engine failed to give is unscored.
     Samples stay in memory only while the judge holds them."""
     samples, ahead = tee(samples)
@@ -52,14 +55,14 @@ def score_table(
     journal.parent.mkdir(parents=True, exist_ok=True)
     with journal.open("a+b") as file:
         file.seek(0)
-        whole = [len(line) for line in file if line.endswith(b"\n")]
-        file.truncate(sum(whole))
-        if (done := len(whole)) < total:
+        sizes = [len(line) for line in file if line.endswith(b"\n")]
+        file.truncate(sum(sizes))
+        if (done := len(sizes)) < total:
             from ...eval.judge.judge import Judge
 
             by_id = Lookup(problems, Problem)
             with Judge(settings) as judge:
-                for score in judged(judge, by_id, islice(chosen, done, None)):
+                for score in score_samples(judge, by_id, islice(chosen, done, None)):
                     file.write(score.model_dump_json().encode() + b"\n")
                     file.flush()
                     done += 1
@@ -74,10 +77,10 @@ def judge(
 ) -> Metrics:
     """Score every sample against its problem; resumes after the last score on file. Seconds are
     measurements, so the table has 0 there; their sum is a metric."""
-    tables = samples.file("samples.parquet"), problems.file("kept.parquet")
+    tables = samples.file(SAMPLES), problems.file(KEPT)
     verdicts: Counter[str] = Counter()
     correct, without_gold, seconds = 0, 0, 0.0
-    with TableWriter(out / "scores.parquet", Score) as writer:
+    with TableWriter(out / SCORES, Score) as writer:
         for score in score_table(out, *tables, settings.judge):
             verdicts[score.verdict] += 1
             correct += bool(score.correct)

@@ -16,6 +16,7 @@ from ...configs.settings.data import SelectSettings
 from ...eval.answers import after_think, has_closed_think
 from ...eval.records import Domain, Example, Rejected, Sample, Score
 from ...eval.records.tables import TableWriter, count_rows, read_table, row_groups
+from ...training.result_files import KEPT, REJECTED, SAMPLES, SCORES
 from ..data.words import alnum_words
 from ..engine.progress import report
 from ..engine.stage import Metrics, stage
@@ -119,8 +120,8 @@ def choose(
             first = int(np.random.default_rng(seed).integers(len(order)))
             order = [order[i] for i in k_center_greedy(points, wanted, first)]
         rounds = sorted(  # the first answer of every prompt, then the second of every prompt
-            (turn, place, row)
-            for place, id_ in enumerate(order)
+            (turn, rank, row)
+            for rank, id_ in enumerate(order)
             for turn, row in enumerate(pool[id_])
         )
         kept.update(row for _, _, row in rounds[:wanted])
@@ -189,8 +190,8 @@ def select(
     Two passes over the samples, none of which is held: the first finds the candidates, then the
     subset is chosen by their prompts, and the second writes.
     """
-    prompts = read_prompts(problems.file("kept.parquet"), difficulty.file("difficulty.parquet"))
-    tables = samples.file("samples.parquet"), scores.file("scores.parquet"), prompts
+    prompts = read_prompts(problems.file(KEPT), difficulty.file("difficulty.parquet"))
+    tables = samples.file(SAMPLES), scores.file(SCORES), prompts
     total = count_rows(tables[0])
     candidates: dict[str, dict[str, list[int]]] = {}
     reasons: dict[int, str] = {}
@@ -205,8 +206,8 @@ def select(
     chosen = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
     counts: Counter[str] = Counter()
     with (
-        TableWriter(out / "kept.parquet", Example) as kept,
-        TableWriter(out / "rejected.parquet", Rejected) as rejected,
+        TableWriter(out / KEPT, Example) as kept,
+        TableWriter(out / REJECTED, Rejected) as rejected,
     ):
         for row, (sample, score, prompt) in enumerate(judged_samples(*tables)):
             report(total + row + 1, 2 * total, "writing")

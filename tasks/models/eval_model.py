@@ -19,7 +19,7 @@ from ...eval.records import Problem, Rejected
 from ...eval.records.tables import read_table
 from ...eval.rows.reading import reading_line, rejected_lines
 from ...training.engines.endpoint import described
-from ...training.result_files import chat_file
+from ...training.result_files import CHECKPOINT, KEPT, REJECTED, chat_file
 from ..answers.distill import api_key
 from ..data.collect import SOURCES, collect
 from ..data.sources import why_not
@@ -35,11 +35,11 @@ benchmark = collect.named("benchmark")
 @stage(GRADER_VERSION, group="evaluation")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
     """What `evaluate` writes, of any model on benchmarks that were collected."""
-    found = [p for a in collected for p in read_table(a.file("kept.parquet"), Problem)]
-    chosen: dict[str, list[Problem]] = {p.source: [] for p in found}
-    for problem in found:
-        if problem.judgeable and len(chosen[problem.source]) != settings.limit:
-            chosen[problem.source].append(problem)
+    chosen: dict[str, list[Problem]] = {}
+    for problem in (p for a in collected for p in read_table(a.file(KEPT), Problem)):
+        problems = chosen.setdefault(problem.source, [])
+        if problem.judgeable and len(problems) != settings.limit:
+            problems.append(problem)
     for name, problems in chosen.items():
         if not problems:
             raise ValueError(f"{name}: none of its problems has an answer or tests")
@@ -53,42 +53,44 @@ def identified(evaluation: Evaluation) -> Evaluation:
     """With the model named by what it holds: a folder by its bytes, a hub model by its commit. A
     checkpoint that says how it was asked in training is asked so."""
     engine = evaluation.engine
-    folder = Path(engine.model)
+    folder, identity = Path(engine.model), dict[str, Any](model=engine.model)
     if engine.kind == "openai":
-        found = {"model": engine.model, "checkpoint": _at(engine), "template": "of the endpoint"}
-        return evaluation.model_copy(update=found)
+        identity |= {"checkpoint": endpoint_description(engine), "template": "of the endpoint"}
+        return evaluation.model_copy(update=identity)
     if folder.is_dir():
-        name = folder.parent.name if folder.name == "checkpoint" else folder.name
-        found: dict[str, Any] = {"model": name, "checkpoint": content_digest(scan(folder))[:16]}
+        name = folder.parent.name if folder.name == CHECKPOINT else folder.name
+        identity |= {"model": name, "checkpoint": content_digest(scan(folder))[:16]}
     else:  # a hub model's folder is named by the commit; the engine fetches the weights
         from huggingface_hub import snapshot_download
 
-        small = {"revision": engine.revision, "allow_patterns": SMALL_FILES}
+        revision = engine.revision
         try:
-            folder = Path(snapshot_download(engine.model, **small))
+            snapshot = snapshot_download(
+                engine.model, revision=revision, allow_patterns=SMALL_FILES
+            )
         except Exception as error:  # the hub raises its own kinds: not found, gated, no network
-            model = f"{engine.model} (revision {engine.revision})"
+            model = f"{engine.model} (revision {revision})"
             raise ValueError(f"{model} cannot be fetched from the hub: {why_not(error)}") from error
-        pinned = engine.model_copy(update={"revision": folder.name})
-        found = {"engine": pinned, "model": engine.model, "checkpoint": folder.name}
-    found["template"] = template_of(engine, folder)
+        folder = Path(snapshot)
+        identity["engine"] = engine.model_copy(update={"revision": folder.name})
+        identity["checkpoint"] = folder.name
+    identity["template"] = template_of(engine, folder)
     if own := chat_file(folder).get("question"):
-        protocols = [
+        protocols = tuple(
             p.model_copy(update={"question": own}) if p.question == WITH_FORMAT else p
             for p in evaluation.evaluate.protocols
-        ]
-        how = {"protocols": tuple(protocols)}
-        found["evaluate"] = evaluation.evaluate.model_copy(update=how)
-    return evaluation.model_copy(update=found)
+        )
+        identity["evaluate"] = evaluation.evaluate.model_copy(update={"protocols": protocols})
+    return evaluation.model_copy(update=identity)
 
 
-def _at(engine: EngineSettings) -> str:
+def endpoint_description(engine: EngineSettings) -> str:
     """The address of an endpoint, and what it says of the model in its list of models. Raises
     EngineError where it cannot be reached."""
     key = api_key(engine) or os.environ.get(engine.api_key_env, "")
     facts = described(engine.base_url, engine.served_model or engine.model, key)
-    said = [f"{n} {v if isinstance(v, (str, int)) else json.dumps(v)}" for n, v in facts.items()]
-    return f"at {engine.base_url}" + f" ({', '.join(said)})" * bool(said)
+    texts = [f"{n} {v if isinstance(v, (str, int)) else json.dumps(v)}" for n, v in facts.items()]
+    return f"at {engine.base_url}" + f" ({', '.join(texts)})" * bool(texts)
 
 
 def settings_to_collect(source: Source) -> CollectSettings:
@@ -100,8 +102,8 @@ def reading_lines(collected: Artifact) -> list[str]:
     """How the rows of a benchmark were read whose fields nobody named, and what was rejected."""
     (facts,) = json.loads(collected.file(SOURCES).read_text())
     ways, name = facts.get("read", {}), Path(facts["dataset"]).name
-    first = next(read_table(collected.file("kept.parquet"), Problem))
-    rejected = [row.reason for row in read_table(collected.file("rejected.parquet"), Rejected)]
+    first = next(read_table(collected.file(KEPT), Problem))
+    rejected = [row.reason for row in read_table(collected.file(REJECTED), Rejected)]
     line = [reading_line(name, ways, first)] if ways else []
     return [*line, *rejected_lines(rejected)] if line or rejected else []
 
@@ -112,11 +114,11 @@ def results_text(
     """One row a benchmark, shares in percent with 95 % intervals; then all that makes the rows
     repeatable: protocol, windows, overlaps, what was `read` from files; and costs."""
     zeros = {r.name: 100 * upper_bound_of_zero(r.problems) for r in results if r.avg == 0}
-    facts = {
-        "s": results[0].statement,
-        "results": results,
-        "zeros": zeros,
-        "costs": costs,
-        "read": read,
-    }
-    return render_text("terminal/evaluation.txt", **facts)
+    return render_text(
+        "terminal/evaluation.txt",
+        s=results[0].statement,
+        results=results,
+        zeros=zeros,
+        costs=costs,
+        read=read,
+    )

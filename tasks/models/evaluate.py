@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import OMIT, EngineSettings
@@ -39,7 +38,16 @@ from ...training.engines.generate import (
     journal_path,
 )
 from ...training.engines.interface import EngineError, Key, Request, request_seed
-from ...training.result_files import StepLines, chat_file, kept_model, kept_models, read_lines
+from ...training.result_files import (
+    CHECKPOINT,
+    KEPT,
+    SAMPLES,
+    StepLines,
+    chat_file,
+    kept_model,
+    kept_models,
+    read_lines,
+)
 from ..answers.distill import ask
 from ..answers.judge import score_table
 from ..engine.run import package_versions
@@ -76,16 +84,19 @@ def evaluate(
     official_scores.parquet (where LiveCodeBench's rules judge too), and with `learning_curve` the
     same below `kept/` for every model that RL kept along the way.
     """
-    everything = list(read_table(benchmarks.file("kept.parquet"), Problem))
-    runtime = settings.engine_runtime
+    everything = list(read_table(benchmarks.file(KEPT), Problem))
 
     def subject(folder: Path, name: str) -> Subject:
-        how: dict[str, Any] = {"yarn_factor": settings.yarn_factor, "runtime": runtime}
-        how["chat_template_kwargs"] = settings.chat_template_kwargs
-        engine = EngineSettings(kind=settings.engine, model=str(folder), **how)
+        engine = EngineSettings(
+            kind=settings.engine,
+            model=str(folder),
+            yarn_factor=settings.yarn_factor,
+            chat_template_kwargs=settings.chat_template_kwargs,
+            runtime=settings.engine_runtime,
+        )
         return Subject(engine, name, checkpoint.digest[:16], template_of(engine, folder))
 
-    itself = subject(checkpoint.file("checkpoint"), checkpoint.stage)
+    itself = subject(checkpoint.file(CHECKPOINT), checkpoint.stage)
     results, speed = run_benchmarks(out, itself, everything, settings)
     along = settings.along_the_way()
     kept = kept_models(checkpoint.folder) if along else []
@@ -107,7 +118,7 @@ def evaluate(
     if along:
         _draw_curve(out, int(checkpoint.metrics["rollout_steps"]), along.protocols)
     scored = [out, *(kept_model(out, step) for step, _ in kept)]
-    answers = sum(count_rows(folder / "samples.parquet") for folder in scored)
+    answers = sum(count_rows(folder / SAMPLES) for folder in scored)
     return {**metrics_of(results), **spent(itself.engine, scored, speed), "answers": answers}
 
 
@@ -125,8 +136,8 @@ def _draw_curve(out: Path, last_step: int, protocols: Sequence[BenchmarkProtocol
     own = answers_of(out, below=k)
     scores[last_step] = {n: fmean(means_of(a).values()) for n, a in own.items() if a and n in names}
     curve = StepLines(out / LEARNING_CURVE, after_step=0)
-    for step, found in scores.items():
-        metrics = {ACCURACY + name: s for name, s in found.items() if s is not None}
+    for step, shares in scores.items():
+        metrics = {ACCURACY + name: share for name, share in shares.items() if share is not None}
         curve.write({"step": step, "time": time.time(), "metrics": metrics})
 
 
@@ -137,19 +148,16 @@ def run_benchmarks(
     Every question is answered by one start of the engine; samples.parquet has their order."""
     if not settings.protocols:
         raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
-    protocols, known = settings.protocols, list(everything)
-    problems = [problems_of(p, known) for p in protocols]
-    asked = list({p.id: p for chosen in problems for p in chosen}.values())
-    write_table(out / "problems.parquet", Problem, asked)
+    protocols, everything = settings.protocols, list(everything)
+    problems = [problems_of(p, everything) for p in protocols]
+    by_id = {p.id: p for chosen in problems for p in chosen}
+    write_table(out / "problems.parquet", Problem, by_id.values())
     requests = requests_for(protocols, problems, settings.seed)
     sampled = SampleSettings(engine=subject.engine, sampling=settings.sampling)
     speed = ask(out, requests, sampled).get("tokens_per_second", 0.0)
     samples: dict[Key, Sample] = {}
     refused = ""
-    with (
-        Journal(journal_path(out)) as journal,
-        TableWriter(out / "samples.parquet", Sample) as writer,
-    ):
+    with Journal(journal_path(out)) as journal, TableWriter(out / SAMPLES, Sample) as writer:
         for sample in journal.samples(r.key for r in requests):
             writer.write(sample.model_copy(update={"model": subject.model}))
             # Without the texts, which may be gigabytes.
@@ -217,20 +225,20 @@ def requests_for(
     the sample alone, so another benchmark beside it changes no answer. Raises ValueError when two
     protocols ask one problem in different words.
     """
-    most: dict[str, tuple[str, int, str]] = {}
+    needed: dict[str, tuple[str, int, str]] = {}  # problem id → prompt, samples, first protocol
     for protocol, chosen in zip(protocols, problems, strict=True):
         for p in chosen:
-            text = question(protocol, p)
-            asked, k, by = most.get(p.id, (text, 0, protocol.name))
-            if asked != text:
+            prompt = question(protocol, p)
+            earlier, k, first = needed.get(p.id, (prompt, 0, protocol.name))
+            if earlier != prompt:
                 raise ValueError(
-                    f"protocols {by!r} and {protocol.name!r} share problems and ask them in "
+                    f"protocols {first!r} and {protocol.name!r} share problems and ask them in "
                     "different words: give both the same `question`, or evaluate them apart"
                 )
-            most[p.id] = (text, max(protocol.k, k), by)
+            needed[p.id] = (prompt, max(protocol.k, k), first)
     return [
-        Request(problem_id=i, index=n, prompt=text, seed=request_seed(seed, i, n), part=by)
-        for i, (text, k, by) in most.items()
+        Request(i, n, prompt, request_seed(seed, i, n), part=first)
+        for i, (prompt, k, first) in needed.items()
         for n in range(k)
     ]
 
@@ -239,9 +247,11 @@ def judge_all(
     out: Path, settings: JudgeSettings, name: str = "scores", only: Set[str] | None = None
 ) -> dict[Key, Score]:
     """Score samples.parquet (of the problems `only`) into NAME.parquet; without timings."""
-    tables = out / "samples.parquet", out / "problems.parquet"
-    found = score_table(out, *tables, settings, name, only)
-    scores = [s.model_copy(update={"seconds": 0.0}) for s in found]
+    tables = out / SAMPLES, out / "problems.parquet"
+    scores = [
+        score.model_copy(update={"seconds": 0.0})
+        for score in score_table(out, *tables, settings, name, only)
+    ]
     write_table(out / f"{name}.parquet", Score, scores)
     return {(s.problem_id, s.index): s for s in scores}
 
@@ -257,7 +267,7 @@ def engine_version(kind: str) -> str:
 def spent(engine: EngineSettings, folders: Iterable[Path], speed: float) -> dict[str, float]:
     """Tokens of the answers in these folders, their cost where there are prices, and tokens a
     second where any were generated now."""
-    files = [folder / "samples.parquet" for folder in folders]
+    files = [folder / SAMPLES for folder in folders]
     prompt, tokens = (
         sum(sum(column(file, name)) for file in files)
         for name in ("prompt_tokens", "completion_tokens")

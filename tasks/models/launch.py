@@ -79,17 +79,17 @@ def _reached(out: Path) -> int:
 
 def launcher_of(launch: Launch) -> str:
     """`alone`, `local`, `ray` or `slurm`. Raises ValueError where the nodes cannot be reached."""
-    asked, nodes = launch.launcher, launch.nodes
-    if asked == SLURM or (asked == "local" and nodes == 1):
-        return asked
-    if asked == "auto" and nodes == 1:
+    launcher, nodes = launch.launcher, launch.nodes
+    if launcher == SLURM or (launcher == "local" and nodes == 1):
+        return launcher
+    if launcher == "auto" and nodes == 1:
         return "alone" if launch.processes == 1 else "local"
-    if asked != "local" and load_machine().ray_address:
+    if launcher != "local" and load_machine().ray_address:
         return "ray"
-    if asked == "auto" and int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) >= nodes:
+    if launcher == "auto" and int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) >= nodes:
         return SLURM
     raise ValueError(
-        f"the topology trains on {nodes} nodes (launcher={asked}), and there is no way to them: "
+        f"the topology trains on {nodes} nodes (launcher={launcher}), and there is no way to them: "
         "set KLEAR_RAY_ADDRESS to a Ray cluster, run inside a Slurm allocation of so many nodes "
         "with launcher=auto, or set topology.nodes=1"
     )
@@ -113,11 +113,11 @@ def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
 
 
 def node_command(
-    job_file: Path, launch: Launch, port: int, place: dict[str, object] | None = None
+    job_file: Path, launch: Launch, port: int, rank: dict[str, object] | None = None
 ) -> list[str]:
-    """What runs on each node; `place`: which one it is, and the address of the first."""
+    """What runs on each node; `rank`: which one it is, and the address of the first."""
     options = {
-        **(place or {}),
+        **(rank or {}),
         "config_file": PACKAGE / "configs" / "accelerate" / FILES[launch.sharding],
         "num_machines": launch.nodes,
         "num_processes": launch.world,
@@ -127,7 +127,7 @@ def node_command(
     return [*ACCELERATE, *words, "--module", "klear.training.launch.run_job", str(job_file)]
 
 
-def look(code: str, job_file: str) -> str:
+def node_address(code: str, job_file: str) -> str:
     """On a node: its address, if it has our code and sees our files."""
     same_code(code, Path(job_file))
     import ray
@@ -151,26 +151,28 @@ def main(arguments: list[str]) -> int:
     """Launch on all nodes and wait for them."""
     job_file, launch = Path(arguments[0]), Launch.model_validate_json(arguments[1])
     ray = join(load_machine().ray_address)
-    places = places_of(ray, launch)
-    asked = code_digest(), str(job_file)
-    ask, start = ray.remote(look), ray.remote(run_node)
+    task_options = node_task_options(ray, launch)
+    ask, start = ray.remote(node_address), ray.remote(run_node)
     # The cluster counts a node that has just died for some seconds more: then it asks another one.
-    seen = [ask.options(**place, max_retries=-1).remote(*asked) for place in places]
+    addresses = [
+        ask.options(**options, max_retries=-1).remote(code_digest(), str(job_file))
+        for options in task_options
+    ]
     wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
     ProgressFile(job_file.parents[1]).report(0, 0, f"waiting for {wanted}")
     try:
-        hosts = ray.get(seen, timeout=launch.wait_minutes * 60)
+        hosts = ray.get(addresses, timeout=launch.wait_minutes * 60)
     except (ray.exceptions.GetTimeoutError, ray.exceptions.RayTaskError) as error:
         late = f"no {wanted} in {launch.wait_minutes:g} minutes: add nodes"
         print(getattr(error, "cause", None) or late, file=sys.stderr)
         return REFUSED
     port, calls = random.choice(PORTS), {}
-    for rank, place in enumerate(places):
+    for rank, options in enumerate(task_options):
         log = job_file.parents[1] / LOGS / f"node-{rank}.log"
         log.write_bytes(b"")
         which = {"machine_rank": rank, "main_process_ip": hosts[0]}
         command = node_command(job_file, launch, port, which)
-        call = start.options(**place, max_retries=0).remote(command, str(log))
+        call = start.options(**options, max_retries=0).remote(command, str(log))
         calls[call] = f"node {rank} ({hosts[rank]})", log
     left = list(calls)
     try:
@@ -178,11 +180,11 @@ def main(arguments: list[str]) -> int:
             [ended], left = ray.wait(left)
             node, log = calls[ended]
             try:
-                how = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
+                failure = f"failed with exit code {code}" if (code := ray.get(ended)) else ""
             except ray.exceptions.RayError as error:
-                how = f"was lost: {type(error).__name__}"
-            if how:
-                print(f"{node} {how}{log_tail(log)}", file=sys.stderr)
+                failure = f"was lost: {type(error).__name__}"
+            if failure:
+                print(f"{node} {failure}{log_tail(log)}", file=sys.stderr)
                 return 1
         return 0
     finally:
@@ -192,7 +194,7 @@ def main(arguments: list[str]) -> int:
             ray.wait(left, num_returns=len(left), timeout=END_S)
 
 
-def places_of(ray: Any, launch: Launch) -> list[dict[str, Any]]:
+def node_task_options(ray: Any, launch: Launch) -> list[dict[str, Any]]:
     """Options of a task for each node, which starts when there is one with so many GPUs free."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

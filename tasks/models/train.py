@@ -11,6 +11,7 @@ from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSetti
 from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.records.tables import column
 from ...training.launch.jobs import BaseJob, RLJob, SFTJob
+from ...training.result_files import CHECKPOINT, KEPT
 from ..engine.child import run_child
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
@@ -29,7 +30,7 @@ def base(
     out: Path, examples: Artifact | None = None, *, settings: BaseModelSettings, seed: int
 ) -> Metrics:
     """The model training starts from: pretrained (§4.1), or a small Qwen3 made from the seed."""
-    corpus = examples.file("kept.parquet") if examples else None
+    corpus = examples.file(KEPT) if examples else None
     return run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
 
 
@@ -38,7 +39,7 @@ def sft(
     out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
 ) -> Metrics:
     """Long chain-of-thought supervised fine-tuning (§3.1, Eq. 8)."""
-    start, rows = base.file("checkpoint"), examples.file("kept.parquet")
+    start, rows = base.file(CHECKPOINT), examples.file(KEPT)
     job = SFTJob(out=out, base=start, examples=rows, settings=settings, seed=seed)
     return run_launched(job, out, settings.runtime.launch or Launch())
 
@@ -48,14 +49,14 @@ def rl(
     out: Path, checkpoint: Artifact, problems: Artifact, *, settings: RLSettings, seed: int
 ) -> Metrics:
     """GPPO reinforcement learning on the problems of one domain (§3.2, Eq. 11-14)."""
-    rows = problems.file("kept.parquet")
+    rows = problems.file(KEPT)
     count = list(column(rows, "domain")).count(settings.domain)
     if not count:
         raise ValueError(
             f"no {settings.domain} problem is left after filter_rl: add sources to collect, "
             f"or lower filter_rl.{settings.domain}_threshold"
         )
-    start = checkpoint.file("checkpoint")
+    start = checkpoint.file(CHECKPOINT)
     seed = seed if settings.seed is None else settings.seed
     job = RLJob(out=out, checkpoint=start, problems=rows, settings=settings, seed=seed)
     return {"problems": count, **run_launched(job, out, settings.runtime.launch or Launch())}

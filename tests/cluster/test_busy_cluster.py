@@ -107,7 +107,7 @@ def test_an_answer_that_waits_for_a_cpu_says_so_and_one_that_takes_long_does_not
 @pytest.mark.usefixtures("others")
 def test_training_begins_while_a_judge_holds_every_cpu() -> None:
     api: Any = ray
-    places = launch.places_of(api, Launch(nodes=2))
+    places = launch.node_task_options(api, Launch(nodes=2))
     nodes = [api.remote(where).options(**place).remote() for place in places]
     assert len(set(api.get(nodes, timeout=HELD_S))) == 2
     api.util.remove_placement_group(places[0]["scheduling_strategy"].placement_group)

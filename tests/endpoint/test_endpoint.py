@@ -117,7 +117,7 @@ def test_without_a_number_as_many_are_asked_as_the_endpoint_sustains(endpoint_of
         monkeypatch.setattr(concurrency, name, value)
     with endpoint_of(latency_s=0.25, slots=12) as endpoint:
         e = engine(endpoint.url, concurrency=None, max_retries=20)
-        until_settled = takewhile(lambda _: not e._flow.found.settled, requests(5_000))
+        until_settled = takewhile(lambda _: not e._flow.level.settled, requests(5_000))
         samples = list(e.answer(until_settled))
     assert len({s.problem_id for s in samples}) == len(samples) < 5_000
     assert 8 <= e.measured["requests_in_flight"] <= 12

@@ -24,10 +24,10 @@ def runs(scores: list[float], problems: int = 50) -> list[dict[str, float]]:
 def test_the_effect_is_the_mean_difference_over_seeds_and_problems_that_all_have():
     first, second = runs([0.5, 0.6, 0.7]), runs([0.4, 0.4, 0.4])
     first[0]["only here"] = 1.0
-    found = paired_effect(first, second)
-    assert found.points == pytest.approx(20)
-    assert (found.wins, found.seeds, found.verdict) == (3, 3, "not seen")
-    assert found.low <= found.points <= found.high
+    effect = paired_effect(first, second)
+    assert effect.points == pytest.approx(20)
+    assert (effect.wins, effect.seeds, effect.verdict) == (3, 3, "not seen")
+    assert effect.low <= effect.points <= effect.high
 
 
 PARTS = [  # shares of seeds, problems and noise in the variance of a mean difference of zero
@@ -61,29 +61,29 @@ def test_the_interval_of_no_difference_seldom_misses_zero_and_is_narrow(seeds, p
         drawn = [s * rng.standard_normal(shape) for s, shape in zip(scale, shapes, strict=True)]
         table = (drawn[0] + drawn[1] + drawn[2]) / 100
         ours = [{str(j): float(d) for j, d in enumerate(row)} for row in table]
-        found = paired_effect(ours, zero, resamples=250)
-        missed += found.verdict != "not seen"
-        width += (found.high - found.low) / times
+        effect = paired_effect(ours, zero, resamples=250)
+        missed += effect.verdict != "not seen"
+        width += (effect.high - effect.low) / times
     assert missed <= 23
     student = stats.t.ppf(0.975, seeds - 1)
-    known = 2 * np.sqrt(student**2 * (of_seeds + noise) + 1.96**2 * of_problems)
-    assert width <= too_wide * known
+    ideal_width = 2 * np.sqrt(student**2 * (of_seeds + noise) + 1.96**2 * of_problems)
+    assert width <= too_wide * ideal_width
 
 
 def test_with_one_problem_the_interval_is_for_other_seeds():
-    found = paired_effect(runs([0.5, 0.6, 0.7], problems=1), runs([0.4] * 3, problems=1))
+    effect = paired_effect(runs([0.5, 0.6, 0.7], problems=1), runs([0.4] * 3, problems=1))
     half = 4.303 * 10 / np.sqrt(3)
-    assert (found.low, found.high) == pytest.approx((20 - half, 20 + half), abs=1e-2)
+    assert (effect.low, effect.high) == pytest.approx((20 - half, 20 + half), abs=1e-2)
 
 
 def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
     """Every seed agrees, but two of ten problems make the whole difference."""
     gained = {f"p{i}": (1.0 if i < 2 else 0.0) for i in range(10)}
     none = dict.fromkeys(gained, 0.0)
-    found = paired_effect([gained] * 5, [none] * 5)
+    effect = paired_effect([gained] * 5, [none] * 5)
     half = 226.2 * np.sqrt(0.16 / 9)  # t of 9; the ten means have the variance 10 / 9 · 0.2 · 0.8
-    assert (found.points, found.low) == pytest.approx((20, 20 - half), abs=0.1)
-    assert found.verdict == "not seen"
+    assert (effect.points, effect.low) == pytest.approx((20, 20 - half), abs=0.1)
+    assert effect.verdict == "not seen"
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def verdicts(one: np.ndarray, two: np.ndarray, times: int, seed: int) -> list[st
 def test_noise_makes_no_arm_steadier_whatever_its_level_and_slope(other):
     """No arm truly falls. Of 1,000 simulated experiments of five seeds at most 3 % are called
     either way, to three deviations. (Plain falls of the scores call the rising arm in 98 %.)"""
-    found = verdicts(other, FLAT, 1_000, seed=0)
-    most = 0.03 + 3 * np.sqrt(0.03 * 0.97 / len(found))
-    assert found.count("confirmed") / len(found) < most
-    assert found.count("reversed") / len(found) < most
+    calls = verdicts(other, FLAT, 1_000, seed=0)
+    most = 0.03 + 3 * np.sqrt(0.03 * 0.97 / len(calls))
+    assert calls.count("confirmed") / len(calls) < most
+    assert calls.count("reversed") / len(calls) < most
 
 
 def test_true_falls_of_eight_points_are_seen():
     """Twice eight and once ten points, six models: at least four experiments of five."""
     falling = np.array([0.4, 0.5, 0.42, 0.55, 0.45, 0.6])
-    found = verdicts(np.linspace(0.4, 0.6, 6), falling, 200, seed=1)
-    assert found.count("confirmed") / len(found) > 0.8
+    calls = verdicts(np.linspace(0.4, 0.6, 6), falling, 200, seed=1)
+    assert calls.count("confirmed") / len(calls) > 0.8
 
 
 def test_the_interval_is_students_over_seeds():
@@ -162,9 +162,9 @@ def test_the_interval_is_students_over_seeds():
     dips = [[0.6, 0.6 - d, 0.6] for d in depths]
     falling = [learned(dip, dip, 100_000) for dip in dips]
     width = 100 * stats.t.ppf(0.975, 4) * np.std(depths, ddof=1) / np.sqrt(5)
-    found = steadiness_effect(rising, falling)
-    assert (found.points, found.low, found.high) == pytest.approx((30, 30 - width, 30 + width))
-    assert (found.verdict, found.wins, found.seeds) == ("confirmed", 5, 5)
+    effect = steadiness_effect(rising, falling)
+    assert (effect.points, effect.low, effect.high) == pytest.approx((30, 30 - width, 30 + width))
+    assert (effect.verdict, effect.wins, effect.seeds) == ("confirmed", 5, 5)
     assert steadiness_effect(falling, rising).verdict == "reversed"
     assert steadiness_effect(rising, rising).verdict == "not seen"
     with pytest.raises(ValueError, match="run at least 3"):
@@ -186,17 +186,17 @@ def test_a_detectable_difference_is_found_in_four_of_five_simulated_experiments(
     rng, times, sd = np.random.default_rng(0), 20_000, 12.0
     drawn = rng.normal(detectable(sd, seeds), sd, (times, seeds))
     half = stats.t.ppf(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / np.sqrt(seeds)
-    found = (drawn.mean(axis=1) - half > 0).mean()
-    assert found == pytest.approx(0.8, abs=0.011)
+    power = (drawn.mean(axis=1) - half > 0).mean()
+    assert power == pytest.approx(0.8, abs=0.011)
 
 
 def test_what_an_effect_could_have_seen_follows_from_the_width_of_its_interval():
     drawn = np.array([4.0, -6.0, 1.0, 9.0, 2.0])
     half = stats.t.ppf(0.975, 4) * drawn.std(ddof=1) / np.sqrt(5)
     mean = drawn.mean()
-    found = Effect(points=mean, low=mean - half, high=mean + half, wins=4, seeds=5)
-    assert found.sd == pytest.approx(drawn.std(ddof=1))
-    assert found.could_see == pytest.approx(detectable(drawn.std(ddof=1), 5))
-    assert found.seeds_for(found.could_see + 0.01) == 5
+    effect = Effect(points=mean, low=mean - half, high=mean + half, wins=4, seeds=5)
+    assert effect.sd == pytest.approx(drawn.std(ddof=1))
+    assert effect.could_see == pytest.approx(detectable(drawn.std(ddof=1), 5))
+    assert effect.seeds_for(effect.could_see + 0.01) == 5
     sure = Effect(points=0, low=0, high=0, wins=0, seeds=5)
     assert (sure.could_see, sure.seeds_for(5)) == (0, 2)

@@ -25,7 +25,7 @@ from klear.tasks.ablation.results import (
     best,
     claim_rows,
     finished_in,
-    question,
+    identity_of,
     read_finished,
     results_page,
     write_results,
@@ -41,9 +41,9 @@ BENCHMARKS = ("countdown_test", "by_example_test")
 
 def with_two_benchmarks() -> Ablation:
     """Table 6 as it was before its registration."""
-    told = load_ablation("table6_lm_weight").model_dump(exclude={"seeds", "starts", "registered"})
-    told["scales"]["tiny"]["benchmarks"] = BENCHMARKS
-    return Ablation.model_validate(told)
+    table6 = load_ablation("table6_lm_weight").model_dump(exclude={"seeds", "starts", "registered"})
+    table6["scales"]["tiny"]["benchmarks"] = BENCHMARKS
+    return Ablation.model_validate(table6)
 
 
 SPEC = with_two_benchmarks()
@@ -62,37 +62,40 @@ def cells(score: float, seeds: int = 5) -> list[Cell]:
     return [cell(arm, seed, level) for arm, level in levels.items() for seed in range(seeds)]
 
 
-def page_of(spec: Ablation, mine: list[Cell]) -> str:
-    return ablation_page(spec, "tiny", mine, outcome_of(spec, "tiny", mine)).markdown()
+def page_of(spec: Ablation, cells: list[Cell]) -> str:
+    return ablation_page(spec, "tiny", cells, outcome_of(spec, "tiny", cells)).markdown()
 
 
 @pytest.mark.parametrize(
     ("score", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
 )
 def test_each_contrast_gets_its_effect_and_verdict(score, verdict):
-    found = outcome_of(SPEC, "tiny", cells(score)).findings
-    assert [(f.than, f.benchmark) for f in found] == [(o, b) for o in OTHERS for b in BENCHMARKS]
-    assert {f.verdict for f in found} == {verdict}
-    assert found[0].points == pytest.approx(100 * (score - 0.4))
+    findings = outcome_of(SPEC, "tiny", cells(score)).findings
+    assert [(f.than, f.benchmark) for f in findings] == [(o, b) for o in OTHERS for b in BENCHMARKS]
+    assert {f.verdict for f in findings} == {verdict}
+    assert findings[0].points == pytest.approx(100 * (score - 0.4))
 
 
 @pytest.mark.parametrize(("score", "beats"), [(0.6, True), (0.4, False), (0.2, False)])
 def test_a_method_that_does_not_beat_its_control_is_said_in_one_line_on_both_pages(score, beats):
     spec = SPEC.model_copy(update={"control": "α=0"})
-    mine = cells(score)
-    outcome = outcome_of(spec, "tiny", mine)
-    for text in (page_of(spec, mine), results_page("tiny", [spec], [of(spec, outcome)]).markdown()):
-        said = [line for line in text.splitlines() if "does not beat its control α=0 on" in line]
-        assert len(said) == (0 if beats else len(BENCHMARKS))
-    assert "does not beat" not in page_of(SPEC, mine)
+    runs = cells(score)
+    outcome = outcome_of(spec, "tiny", runs)
+    for text in (
+        page_of(spec, runs),
+        results_page("tiny", [spec], [finished_with(spec, outcome)]).markdown(),
+    ):
+        lines = [line for line in text.splitlines() if "does not beat its control α=0 on" in line]
+        assert len(lines) == (0 if beats else len(BENCHMARKS))
+    assert "does not beat" not in page_of(SPEC, runs)
 
 
 def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
     first, second = BENCHMARKS
     fewer = [c for c in cells(0.6) if not (c.arm == "α=0" and c.seed == 2)]
     fewer = [Cell(c.arm, c.seed, {first: c.scores[first]}, {}) if c.seed == 0 else c for c in fewer]
-    found = outcome_of(SPEC, "tiny", fewer).findings
-    assert {(f.than, f.benchmark): f.seeds for f in found} == {
+    findings = outcome_of(SPEC, "tiny", fewer).findings
+    assert {(f.than, f.benchmark): f.seeds for f in findings} == {
         ("α=0", first): 4, ("α=0", second): 3, ("α=0.05", first): 5, ("α=0.05", second): 4,
         ("α=0.2", first): 5, ("α=0.2", second): 4,
     }  # fmt: skip
@@ -113,11 +116,11 @@ def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
     StepLines(tmp_path / OFF_POLICY, after_step=0).write(counts)
 
-    found = read_cell("α=0", 1, tmp_path, tmp_path)
+    read = read_cell("α=0", 1, tmp_path, tmp_path)
 
-    assert found.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
-    assert found.curves == {"entropy": {4: 0.5}}
-    assert "| all | 100.00 | 66.67 |" in page_of(SPEC, [found])
+    assert read.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
+    assert read.curves == {"entropy": {4: 0.5}}
+    assert "| all | 100.00 | 66.67 |" in page_of(SPEC, [read])
 
 
 def wavering(arm: str, seed: int, low: float) -> Cell:
@@ -130,19 +133,19 @@ def wavering(arm: str, seed: int, low: float) -> Cell:
 
 def test_accuracy_over_training_is_drawn_and_steadiness_tested():
     spec = load_ablation("fig5_zero_advantage")
-    mine = [
+    runs = [
         wavering(arm, seed, low - 0.01 * seed * (arm == "all-groups"))
         for arm, low in (("filtered", 0.5), ("all-groups", 0.3))
         for seed in range(5)
     ]
-    found = outcome_of(spec, "tiny", mine)
-    effects = {f.measure: f for f in found.findings if f.benchmark == "countdown_test"}
+    outcome = outcome_of(spec, "tiny", runs)
+    effects = {f.measure: f for f in outcome.findings if f.benchmark == "countdown_test"}
     assert effects["steadiness"].points == pytest.approx(10 + 2)  # 10 to 14 against 0
     assert effects["steadiness"].verdict == "confirmed"
     assert effects["score"].verdict == "not seen"
-    assert found.arms["all-groups"].learning == pytest.approx({2: 40, 4: 28, 6: 60})
-    assert Outcome.model_validate_json(found.model_dump_json()) == found
-    text = page_of(spec, mine)
+    assert outcome.arms["all-groups"].learning == pytest.approx({2: 40, 4: 28, 6: 60})
+    assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
+    text = page_of(spec, runs)
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
     assert "| all-groups | 40.0 | 28.0 | 60.0 | 12.0 |" in text
@@ -159,15 +162,22 @@ def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], better: st
 def finished(spec: Ablation, *findings: Finding, seeds: int = 5, grader: int = 1,
              created: str = "2026-01-01") -> Finished:  # fmt: skip
     outcome = Outcome(seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms)
-    return of(spec, outcome, grader=grader, created=created)
+    return finished_with(spec, outcome, grader=grader, created=created)
 
 
-def of(spec: Ablation, outcome: Outcome, grader: int = 1, created: str = "2026-01-01") -> Finished:
-    return Finished(asked=question(spec, "tiny"), outcome=outcome, grader=grader, created=created,
-                    commit="2cede768d7c0600f+")  # fmt: skip
+def finished_with(
+    spec: Ablation, outcome: Outcome, grader: int = 1, created: str = "2026-01-01"
+) -> Finished:
+    return Finished(
+        experiment=identity_of(spec, "tiny"),
+        outcome=outcome,
+        grader=grader,
+        created=created,
+        commit="2cede768d7c0600f+",
+    )
 
 
-def told(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
+def claim_row(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
     """The one row of the claim, as texts."""
     (row,) = claim_rows(compared(spec, finished(spec, *findings).outcome, "tiny"), "tiny")
     return row
@@ -200,14 +210,14 @@ STEADY = finding("all-groups", -2.0, better="filtered", measure="steadiness")
     ],
 )
 def test_a_claim_is_confirmed_if_every_contrast_of_it_is(experiment, findings, verdict):
-    assert told(*findings, spec=load_ablation(experiment))[VERDICT] == verdict
+    assert claim_row(*findings, spec=load_ablation(experiment))[VERDICT] == verdict
 
 
 def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
     spec = load_ablation("fig2_clipping")
     page = results_page("tiny", [spec], [finished(spec, *GPPO.values())]).body
     assert "| lower, outside the claim |" in page
-    assert "cispo over clip-higher" not in told(*GPPO.values(), spec=spec)[3]
+    assert "cispo over clip-higher" not in claim_row(*GPPO.values(), spec=spec)[3]
 
 
 def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
@@ -227,13 +237,13 @@ def test_a_result_of_other_rules_or_of_old_settings_or_damaged_does_not_count(tm
     for key in ("foreign", "a", "b", "c"):
         published(store, key, 5)
     folder = store.root / f"{ABLATE}{SPEC.name}"
-    told = json.loads((folder / "foreign" / "manifest.json").read_text())
-    told["settings"]["ablation"]["a_setting_of_old"] = 1
-    (folder / "foreign" / "manifest.json").write_text(json.dumps(told))
+    manifest = json.loads((folder / "foreign" / "manifest.json").read_text())
+    manifest["settings"]["ablation"]["a_setting_of_old"] = 1
+    (folder / "foreign" / "manifest.json").write_text(json.dumps(manifest))
     (folder / "b" / "manifest.json").write_text("{")
     (folder / "c" / RESULTS).unlink()
-    (found,) = finished_in(store, SPEC, "tiny")
-    assert found.outcome.seeds == 5
+    (result,) = finished_in(store, SPEC, "tiny")
+    assert result.outcome.seeds == 5
     assert finished_in(store, SPEC, "paper") == []
 
 
@@ -270,9 +280,9 @@ def test_of_each_question_the_result_with_most_seeds_stays_then_the_newest_judge
 
 
 def test_results_of_another_store_stay_on_the_page(tmp_path):
-    there, here, page = Store(tmp_path / "there"), Store(tmp_path / "here"), tmp_path / "R.md"
-    published(there, "a", 5)
-    assert write_results(there, page, "tiny", [SPEC]) == 1
+    elsewhere, here, page = Store(tmp_path / "there"), Store(tmp_path / "here"), tmp_path / "R.md"
+    published(elsewhere, "a", 5)
+    assert write_results(elsewhere, page, "tiny", [SPEC]) == 1
     published(here, "b", 3, created="2026-01-02")
     assert write_results(here, page, "tiny", [SPEC]) == 1
     assert [f.outcome.seeds for f in read_finished(tmp_path / "R.jsonl")] == [5]
@@ -280,10 +290,10 @@ def test_results_of_another_store_stay_on_the_page(tmp_path):
 
 
 def test_the_committed_page_is_made_of_the_lines_beside_it():
-    known = read_finished(FOLDER / "RESULTS.jsonl")
-    assert best(known) == known
+    results = read_finished(FOLDER / "RESULTS.jsonl")
+    assert best(results) == results
     specs = [load_ablation(name) for name in ablations()]
-    page = results_page("tiny", specs, known).markdown()
+    page = results_page("tiny", specs, results).markdown()
     assert page == (FOLDER / "RESULTS.md").read_text()
 
 
@@ -299,33 +309,33 @@ def test_results_begin_with_a_line_a_claim_and_have_no_paragraph_over_80_words()
 
 
 def test_a_claim_has_the_half_width_the_seeds_and_what_they_could_have_seen():
-    *_, ours, seeds, could_see, _ = told(*BETTER)
+    *_, ours, seeds, could_see, _ = claim_row(*BETTER)
     half, sd = 1.0, np.sqrt(5) / stats.t.ppf(0.975, 4)  # by which Student's interval is ± 1
     assert (ours, seeds) == (f"+5.0 ± {half:.1f}", "5")
     assert could_see == f"±{detectable(sd, 5):.1f}"
 
 
 def test_what_was_registered_and_which_starts_are_shared_stand_on_both_pages():
-    said = {
+    registered = {
         "metric": "avg@4",
         "test": "paired t",
         "seeds": "16, for 5 points at the pilot's SD of 7",
     }
-    spec = Ablation.model_validate(SPEC.model_dump() | {"starts": 4, "registered": said})
-    mine = cells(0.6)
-    result = of(spec, outcome_of(spec, "tiny", mine))
-    for text in (page_of(spec, mine), results_page("tiny", [spec], [result]).markdown()):
+    spec = Ablation.model_validate(SPEC.model_dump() | {"starts": 4, "registered": registered})
+    runs = cells(0.6)
+    result = finished_with(spec, outcome_of(spec, "tiny", runs))
+    for text in (page_of(spec, runs), results_page("tiny", [spec], [result]).markdown()):
         assert "Metric: avg@4. Test: paired t. Seeds: 16, for 5 points at the pilot's SD" in text
         assert "All arms share 4 SFT checkpoints" in text
-    assert "Registered" not in page_of(SPEC, mine)
+    assert "Registered" not in page_of(SPEC, runs)
 
 
 def test_a_pilot_shows_mean_and_spread_of_its_arms_and_no_verdict():
     pilot = SPEC.model_copy(update={"contrasts": ()})
-    mine = cells(0.6)
-    text = page_of(pilot, mine)
+    runs = cells(0.6)
+    text = page_of(pilot, runs)
     assert "decides nothing" in text
     assert "| α=0.1 | 62.0 (60.0 to 64.0) |" in text
     assert "the paper says" not in text
-    rows = compared(pilot, outcome_of(pilot, "tiny", mine), "tiny")
+    rows = compared(pilot, outcome_of(pilot, "tiny", runs), "tiny")
     assert claim_rows(rows, "tiny") == []

@@ -42,16 +42,16 @@ class Teacher(Engine):
         tokens: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.patience, self.ends, self.tokens = patience, ends, tokens
-        self.asked: list[Key] = []
+        self.answered: list[Key] = []
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
     ) -> Iterator[Sample]:
-        asked = requests if self.tokens else reversed(list(requests))
-        for number, r in enumerate(r for r in asked if r.key not in finished):
-            if len(self.asked) >= self.patience:
+        order = requests if self.tokens else reversed(list(requests))
+        for number, r in enumerate(r for r in order if r.key not in finished):
+            if len(self.answered) >= self.patience:
                 raise EngineError("the endpoint went away")
-            self.asked.append(r.key)
+            self.answered.append(r.key)
             yield r.answered(
                 "m",
                 "<think>\nhm\n</think>\n\n\\boxed{1}",
@@ -62,7 +62,7 @@ class Teacher(Engine):
 
     def costs(self) -> list[float]:
         """Of each answer so far."""
-        return [self.tokens[problem] * PRICE / 1e6 for problem, _ in self.asked]
+        return [self.tokens[problem] * PRICE / 1e6 for problem, _ in self.answered]
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_refused_prompt_is_asked_once_though_the_stage_failed(tmp_path, proble
         run(tmp_path / "o", problems)
     teacher.patience = float("inf")
     run(tmp_path / "o", problems)
-    assert len(teacher.asked) == len(set(teacher.asked))
+    assert len(teacher.answered) == len(set(teacher.answered))
 
 
 def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, problems):
@@ -218,12 +218,12 @@ def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, costly):
     with pytest.raises(NeedsApproval):
         spend(tmp_path / "o", problems, approve_above=10)
     metrics = spend(tmp_path / "o", problems, approve_above=10, approved_cost=500)
-    assert metrics["samples"] == len(teacher.asked) == len(set(teacher.asked)) == 80
+    assert metrics["samples"] == len(teacher.answered) == len(set(teacher.answered)) == 80
     assert metrics["cost"] == pytest.approx(120)
     # A kill between the last answer and the end of the stage: nothing is left to approve.
     (tmp_path / "o" / "samples.parquet").unlink()
     again = spend(tmp_path / "o", problems, approve_above=10)
-    assert again["samples"] == len(teacher.asked) == 80
+    assert again["samples"] == len(teacher.answered) == 80
 
 
 def test_where_answers_cost_more_than_the_pilot_asking_stops_at_the_limit(tmp_path, costly):
@@ -234,20 +234,20 @@ def test_where_answers_cost_more_than_the_pilot_asking_stops_at_the_limit(tmp_pa
         spend(tmp_path / "o", problems, approve_above=100)
     assert 100 <= sum(teacher.costs()) < 100 + 5  # one answer may pass the line
     spend(tmp_path / "o", problems, approve_above=100, approved_cost=1_000)
-    assert len(teacher.asked) == 80
+    assert len(teacher.answered) == 80
 
 
 def test_who_approves_reads_of_when_the_prices_of_the_catalogue_are(tmp_path, costly):
     problems, teacher = costly
-    told = {"kind": "openai", "model": "deepseek-ai/DeepSeek-R1", "api_key_env": ""}
-    told |= {"base_url": "https://api.together.ai/v1", "runtime": {"approve_above": 0.1}}
+    engine = {"kind": "openai", "model": "deepseek-ai/DeepSeek-R1", "api_key_env": ""}
+    engine |= {"base_url": "https://api.together.ai/v1", "runtime": {"approve_above": 0.1}}
     with pytest.raises(NeedsApproval, match=r"the catalogue: USD, .*together\.ai, 2026-"):
-        run(tmp_path / "o", problems, 2, engine=EngineSettings.model_validate(told))
-    assert len(teacher.asked) == 10
+        run(tmp_path / "o", problems, 2, engine=EngineSettings.model_validate(engine))
+    assert len(teacher.answered) == 10
 
 
 def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, costly):
     problems, teacher = costly
     with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
         spend(tmp_path, problems, approve_above=1.0, output_price=None)
-    assert not teacher.asked
+    assert not teacher.answered

@@ -138,8 +138,8 @@ def test_scores_counts_and_statement_follow_from_the_answers_of_one_engine_start
 
 def test_outputs_depend_neither_on_the_place_nor_on_the_time_of_judging(engine, tmp_path):
     here, _ = run(tmp_path / "here")
-    there, _ = run(tmp_path / "there")
-    assert outputs(here) == outputs(there)
+    elsewhere, _ = run(tmp_path / "there")
+    assert outputs(here) == outputs(elsewhere)
     assert {s.model for s in read_table(here / "samples.parquet", Sample)} == {"sft"}
     assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
 
@@ -170,13 +170,13 @@ LEARNING = SETTINGS.model_copy(update={"learning_curve": LearningCurve(k=3, benc
 @pytest.fixture
 def learner(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """Knows as many of the three problems as its folder's step says; the result knows them all."""
-    given = engine.sample
+    answer = engine.sample
 
     def sample(request: Request, job: GenerateJob) -> Sample:
         step = Path(job.engine.model).name.rpartition("-")[2]
         knows = int(step) if step.isdigit() else 3
         text = "right" if request.prompt < f"a{knows}" else "wrong"
-        return given(request, job).model_copy(update={"text": text})
+        return answer(request, job).model_copy(update={"text": text})
 
     monkeypatch.setattr(engine, "sample", sample)
     return engine
@@ -188,8 +188,8 @@ def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
     for step in steps:
         kept_model(model.folder, step).mkdir(parents=True)
         (kept_model(model.folder, step) / "chat_template.jinja").write_text("{{ messages }}")
-    found = Artifact.of_folder(model.folder, "rl_math")
-    return found.model_copy(update={"metrics": {"rollout_steps": 4.0}}), bench
+    artifact = Artifact.of_folder(model.folder, "rl_math")
+    return artifact.model_copy(update={"metrics": {"rollout_steps": 4.0}}), bench
 
 
 def test_the_curve_has_a_point_and_the_cost_of_every_kept_model(learner, tmp_path):
@@ -201,8 +201,8 @@ def test_the_curve_has_a_point_and_the_cost_of_every_kept_model(learner, tmp_pat
         (2, {"accuracy/alpha": pytest.approx(2 / 3)}),
         (4, {"accuracy/alpha": 1.0}),
     ]
-    whole, each = 3 * 4 + 2 * 2, 3 * 3
-    assert metrics["answers"] == whole + 2 * each
+    own, each = 3 * 4 + 2 * 2, 3 * 3
+    assert metrics["answers"] == own + 2 * each
     assert metrics["completion_tokens"] == 5 * metrics["answers"]
     assert metrics["cost"] == pytest.approx(2e-6 * 5 * metrics["answers"])
     assert count_rows(out / "kept/step-00001/samples.parquet") == each
@@ -228,8 +228,8 @@ def test_a_killed_evaluation_goes_on_at_the_answer_where_it_was(learner, tmp_pat
     learner.patience = 10**9
     out, metrics = run(tmp_path, LEARNING, inputs)
     assert learner.answered == metrics["answers"] == 16 + 9 + 9
-    whole = tmp_path / "undisturbed"
-    assert outputs(out) == outputs(run(whole, LEARNING, trained(whole, 1, 2))[0])
+    undisturbed = tmp_path / "undisturbed"
+    assert outputs(out) == outputs(run(undisturbed, LEARNING, trained(undisturbed, 1, 2))[0])
 
 
 def test_a_benchmark_has_its_own_answers_also_where_two_share_a_source(tmp_path):
@@ -238,11 +238,11 @@ def test_a_benchmark_has_its_own_answers_also_where_two_share_a_source(tmp_path)
     verdicts = {("a", 0): "AC", ("a", 1): "WA", ("b", 0): "AC", ("b", 1): "IE", ("c", 0): "WA"}
     v5 = result("v5", 2, "lcb", date_to="2025-03-01")
     v6 = result("v6", 1, "lcb", date_from="2025-02-01")
-    found = answers_of(evaluation(tmp_path, [v5, v6, result("aime", 1)], problems, verdicts))
-    assert found["v5"] == {"a": {0: True, 1: False}, "b": {0: True}}
-    assert found["v6"] == {"b": {0: True}}
-    assert means_of(found["v5"]) == {"a": 0.5, "b": 1.0}
-    assert means_of(found["aime"]) == {"c": 0.0}
+    answers = answers_of(evaluation(tmp_path, [v5, v6, result("aime", 1)], problems, verdicts))
+    assert answers["v5"] == {"a": {0: True, 1: False}, "b": {0: True}}
+    assert answers["v6"] == {"b": {0: True}}
+    assert means_of(answers["v5"]) == {"a": 0.5, "b": 1.0}
+    assert means_of(answers["aime"]) == {"c": 0.0}
 
 
 def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(tmp_path):
@@ -282,8 +282,8 @@ PROGRAMS = (
 
 def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged_twice(tmp_path):
     texts = [f"<think>x</think>\n```python\n{program}\n```" for program in PROGRAMS]
-    asked = [(p.id, i, text) for p in (ADD, OTHER) for i, text in enumerate(texts)]
-    rows = [Sample(problem_id=p, index=i, model="m", text=text) for p, i, text in asked]
+    answers = [(p.id, i, text) for p in (ADD, OTHER) for i, text in enumerate(texts)]
+    rows = [Sample(problem_id=p, index=i, model="m", text=text) for p, i, text in answers]
     folder_with(tmp_path, problems=[ADD, OTHER], samples=rows)
     settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
 

@@ -73,16 +73,16 @@ def test_easy_is_strictly_above_the_threshold_and_no_rating_is_no_label(tmp_path
 
 def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
     marks = {"a": [True, False], "b": [True, True], "c": [None], "d": [True]}
-    known = {"easy_sources": ("source_a", "source_c"), "hard_sources": ("source_b",)}
-    metrics, labels = rated(tmp_path, marks, rater="source", **known)
+    sources = {"easy_sources": ("source_a", "source_c"), "hard_sources": ("source_b",)}
+    metrics, labels = rated(tmp_path, marks, rater="source", **sources)
     assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
     assert (metrics["easy"], metrics["hard"], metrics["unrated"]) == (2.0, 1.0, 1.0)
 
 
 def test_sources_are_named_where_they_decide_and_nowhere_else():
-    for told in ({"rater": "source"}, {"rater": "teacher", "hard_sources": ("a",)}):
+    for settings in ({"rater": "source"}, {"rater": "teacher", "hard_sources": ("a",)}):
         with pytest.raises(ValidationError, match="rater source goes together with easy_sources"):
-            DifficultySettings(**told)
+            DifficultySettings(**settings)
     with pytest.raises(ValidationError, match="'a' is named both easy and hard"):
         DifficultySettings(rater="source", easy_sources=("a",), hard_sources=("b", "a"))
 
@@ -220,8 +220,8 @@ def judged(tmp_path: Path) -> Artifact:
     """Problems with one answer each, its score and difficulty, by the stages themselves."""
     samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in MIXED]
     data = folder_with(tmp_path, kept=MIXED, samples=samples)
-    found = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
-    assert (found["unscored"], found["not_judgeable"], found["correct_share"]) == (2, 2, 1)
+    metrics = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
+    assert (metrics["unscored"], metrics["not_judgeable"], metrics["correct_share"]) == (2, 2, 1)
     data = Artifact.of_folder(tmp_path)
     labels = difficulty.body(tmp_path, data, data, data, settings=DifficultySettings())
     assert (labels["easy"], labels["unrated"]) == (1, 2)

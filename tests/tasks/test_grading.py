@@ -41,11 +41,11 @@ def evaluated(folder: Path, problems: list[Problem], text: str, right: set[int])
 
 def test_few_are_chosen_from_the_lowest_to_the_highest_reward(tmp_path):
     problems = [Problem(domain="math", prompt=f"{n}?", answer="2") for n in range(30)]
-    asked = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
+    table = evaluated(tmp_path, problems, "\\boxed{2}", set(range(15)))
     with Journal(journal_path(tmp_path)) as journal:
         for p in reversed(problems):
             journal.append(Sample(problem_id=p.id, index=0, model="m", text=""))
-    graded = grade_some(tmp_path, asked, JudgeSettings())
+    graded = grade_some(tmp_path, table, JudgeSettings())
     assert {g.problem_id: g.place for g in graded}.items() <= {
         p.id: n for n, p in enumerate(reversed(problems), 1)
     }.items()
@@ -56,12 +56,12 @@ def test_few_are_chosen_from_the_lowest_to_the_highest_reward(tmp_path):
 
 def test_what_was_never_run_or_is_no_program_has_its_grade_and_no_checks(tmp_path, monkeypatch):
     unsafe = JudgeSettings(sandbox="none")
-    asked = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
+    table = evaluated(tmp_path, [TWICE], ALWAYS_TWO, set())
     monkeypatch.setattr(grading, "SECONDS", 0.0)
-    (late,) = grade_some(tmp_path, asked, unsafe)
+    (late,) = grade_some(tmp_path, table, unsafe)
     monkeypatch.undo()
-    asked = evaluated(tmp_path, [TWICE], "<think>\n</think> no program", set())
-    (empty,) = grade_some(tmp_path, asked, unsafe)
+    table = evaluated(tmp_path, [TWICE], "<think>\n</think> no program", set())
+    (empty,) = grade_some(tmp_path, table, unsafe)
     for graded in (late, empty):
         assert (graded.verdict, graded.checks, graded.checks_in_all) == ("WA", (), len(CASES))
     assert empty.answer is None
@@ -82,9 +82,9 @@ def test_an_answer_with_any_line_separator_is_read_back(tmp_path):
 
 def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp_path):
     folder = tmp_path / "evaluate_sft"
-    asked = evaluated(folder, [TWICE], ALWAYS_TWO, set())
+    table = evaluated(folder, [TWICE], ALWAYS_TWO, set())
     (folder / "results.json").write_text("[]")
-    graded = grade_some(folder, asked, JudgeSettings(sandbox="none"))
+    graded = grade_some(folder, table, JudgeSettings(sandbox="none"))
     (folder / GRADED).parent.mkdir()
     (folder / GRADED).write_text("".join(g.model_dump_json() + "\n" for g in graded))
     assert [c.verdict for c in graded[0].checks] == ONLY_THE_SECOND_IS_RIGHT
@@ -96,7 +96,7 @@ def test_a_program_is_judged_once_a_test_and_the_report_shows_what_each_said(tmp
     assert f"_The first {CHECKS} tests; {len(CASES) - CHECKS} more._" in text
 
 
-def answered(place: Path, texts: list[str]) -> Artifact:
+def answered(folder: Path, texts: list[str]) -> Artifact:
     """Answers to two problems in turn; one without a text is one that the engine failed to give."""
     problems = [Problem(id=i, domain="math", prompt=i, answer="4") for i in ("a", "b")]
     samples = [
@@ -104,7 +104,7 @@ def answered(place: Path, texts: list[str]) -> Artifact:
                finish_reason="stop" if text else "error")
         for i, text in enumerate(texts)
     ]  # fmt: skip
-    return folder_with(place, kept=problems, samples=samples)
+    return folder_with(folder, kept=problems, samples=samples)
 
 
 def judged_stage(out: Path, artifact: Artifact):
@@ -160,32 +160,37 @@ def sample(index: int, text: str = "answer") -> Sample:
 def test_every_cell_of_the_confusion_table_is_counted():
     ours = [True, True, True, False, False, False]
     published = [True, True, False, False, False, True]
-    found = compare(
+    agreement = compare(
         [P],
         [sample(i) for i in range(6)],
         [scored(P.id, c, i) for i, c in enumerate(ours)],
         [grade(i, c) for i, c in enumerate(published)],
     )
-    assert (found.both_right, found.both_wrong) == (2, 2)
-    assert (found.only_ours, found.only_published) == (1, 1)
-    assert found.share == pytest.approx(4 / 6)
-    low, high = found.interval
+    assert (agreement.both_right, agreement.both_wrong) == (2, 2)
+    assert (agreement.only_ours, agreement.only_published) == (1, 1)
+    assert agreement.share == pytest.approx(4 / 6)
+    low, high = agreement.interval
     assert 0 < low < 4 / 6 < high < 1
 
 
 def test_unscored_and_ungraded_answers_are_counted_apart_and_nothing_compared_is_no_agreement():
     scores = [scored(P.id, True, 0), scored(P.id, None, 1), scored(P.id, True, 2)]
-    found = compare([P], [], scores, [grade(0, True), grade(1, True), grade(9, False)])
-    assert (found.compared, found.unscored, found.ungraded, found.share) == (1, 2, 1, 1.0)
-    found = compare([], [], [scored(P.id, True, 0)], [])
-    assert (found.share, found.interval) == (None, (0.0, 1.0))
+    agreement = compare([P], [], scores, [grade(0, True), grade(1, True), grade(9, False)])
+    assert (agreement.compared, agreement.unscored, agreement.ungraded, agreement.share) == (
+        1,
+        2,
+        1,
+        1.0,
+    )
+    agreement = compare([], [], [scored(P.id, True, 0)], [])
+    assert (agreement.share, agreement.interval) == (None, (0.0, 1.0))
 
 
 def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():
-    found = compare(
+    agreement = compare(
         [P], [sample(0, "x" * 1000 + "the end")], [scored(P.id, False, 0)], [grade(0, True)]
     )
-    (row,) = found.disagreements
+    (row,) = agreement.disagreements
     assert (row.gold, row.prompt) == ("2", P.prompt)
     assert (row.score, row.grade) == (scored(P.id, False, 0), grade(0, True))
     assert len(row.tail) == TAIL_CHARS
@@ -203,10 +208,10 @@ def test_every_model_gets_its_published_score_on_aime24():
     """990 graded answers of 32 fine-tunes. Two grades of truncated answers are not ours (the
     report of `replay` shows both), so all scores together may be off by two answers."""
     rows = shared_rows("skythought_cot/aime24")
-    asked = (Problem(domain="math", prompt=r["question"], answer=str(r["gt"])) for r in rows)
-    problems = {p.id: p for p in asked}
-    found = [r for r in recordings(ENGINE) if isinstance(r, Recording)]
-    samples, grades = [r.sample for r in found], [r.grade for r in found if r.grade]
+    from_rows = (Problem(domain="math", prompt=r["question"], answer=str(r["gt"])) for r in rows)
+    problems = {p.id: p for p in from_rows}
+    graded = [r for r in recordings(ENGINE) if isinstance(r, Recording)]
+    samples, grades = [r.sample for r in graded], [r.grade for r in graded if r.grade]
     assert (len(problems), len({s.model for s in samples})) == (30, 32)
     with Judge() as judge:
         judged = ((problems[s.problem_id], s.text, s.index) for s in samples)

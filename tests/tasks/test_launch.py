@@ -30,7 +30,7 @@ JOB_FILE = Path("/a/folder/job.json")
 SEVERAL = Launch(nodes=2, processes=4, launcher="slurm")
 
 
-def said(command: list[str], name: str) -> str:
+def option(command: list[str], name: str) -> str:
     return command[command.index(name) + 1]
 
 
@@ -53,9 +53,9 @@ def test_the_machines_decide_how_processes_are_started(monkeypatch):
     assert launch.launcher_of(Launch(processes=8)) == "local"
     over = Launch(nodes=4, processes=8)
     for impossible in ("auto", "local", "ray"):
-        asked = over.model_copy(update={"launcher": impossible})
+        elsewhere = over.model_copy(update={"launcher": impossible})
         with pytest.raises(ValueError, match=r"4 nodes .* there is no way .* KLEAR_RAY_ADDRESS"):
-            launch.launcher_of(asked)
+            launch.launcher_of(elsewhere)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "4")
     assert launch.launcher_of(over) == "slurm"
     monkeypatch.setenv("KLEAR_RAY_ADDRESS", "head:6379")
@@ -65,8 +65,8 @@ def test_the_machines_decide_how_processes_are_started(monkeypatch):
 def test_a_launcher_starts_accelerate_with_the_machines_and_processes():
     command = launch.command_of(JOB_FILE, SEVERAL, "local")
     assert command[:4] == [sys.executable, "-P", "-m", "accelerate.commands.launch"]
-    assert (said(command, "--num_machines"), said(command, "--num_processes")) == ("2", "8")
-    assert Path(said(command, "--config_file")).name == "fsdp2.yaml"
+    assert (option(command, "--num_machines"), option(command, "--num_processes")) == ("2", "8")
+    assert Path(option(command, "--config_file")).name == "fsdp2.yaml"
     assert command[-3:] == ["--module", "klear.training.launch.run_job", str(JOB_FILE)]
     assert launch.command_of(JOB_FILE, Launch(), "alone") == launch.alone(JOB_FILE)
 
@@ -83,7 +83,7 @@ def test_a_slurm_node_says_itself_which_one_it_is(tmp_path):
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm}
     words = subprocess.run(node, env=env, capture_output=True, text=True, check=True).stdout.split()
     assert words[:3] == ["-P", "-m", "accelerate.commands.launch"]
-    assert (said(words, "--machine_rank"), said(words, "--main_process_ip")) == ("1", "gpu7")
+    assert (option(words, "--machine_rank"), option(words, "--main_process_ip")) == ("1", "gpu7")
     assert words[7:] == command[command.index("--config_file") :]
 
 
@@ -179,8 +179,8 @@ def test_rl_that_samples_itself_loads_neither_vllm_nor_mlflow_nor_scipy():
         print(sorted({"mlflow", "scipy", "sklearn", "vllm"} & loaded))"""
     everything = "['mlflow', 'scipy', 'sklearn', 'vllm']"
     for engine, loaded in (("transformers", "[]"), ("vllm_colocate", everything)):
-        said = output_of(sys.executable, "-c", script, engine)
-        assert said.splitlines()[-1] == loaded
+        output = output_of(sys.executable, "-c", script, engine)
+        assert output.splitlines()[-1] == loaded
 
 
 def test_a_failing_job_says_why_and_has_no_result(tmp_path):
@@ -211,13 +211,13 @@ def test_a_resumed_run_drops_the_lines_after_its_checkpoint_and_one_cut_by_a_kil
 def test_accelerate_is_told_the_machines_the_processes_and_the_sharding(sharding):
     config = str(PACKAGE / "configs/accelerate" / launch.FILES[sharding])
     child_of = ["--module", "klear.training.launch.run_job", "job.json"]
-    given = launch_command_parser().parse_args(["--config_file", config, *PLACE, *child_of])
-    arguments = _validate_launch_command(given)[0]
+    parsed = launch_command_parser().parse_args(["--config_file", config, *PLACE, *child_of])
+    arguments = _validate_launch_command(parsed)[0]
     assert arguments.multi_gpu == (sharding == "none")
     environment = prepare_multi_gpu_env(arguments)
     names = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_backend")
-    told = [str(getattr(arguments, name)) for name in names]
-    assert told == ["2", "8", "1", "10.0.0.1:29511", "static"]
+    values = [str(getattr(arguments, name)) for name in names]
+    assert values == ["2", "8", "1", "10.0.0.1:29511", "static"]
     # The stage's runtime.precision decides.
     assert environment["ACCELERATE_MIXED_PRECISION"] == "no"
     assert arguments.use_fsdp == (sharding == "full")

@@ -31,22 +31,22 @@ class Data:
 
     def problem(self, id_: str, prompt: str = "", domain="math", source="s", label="hard"):
         gold: Any = {"answer": "4"} if domain == "math" else {"tests": TESTS}
-        of: Any = {"domain": domain, "source": source}
-        self.problems.append(Problem(id=id_, prompt=prompt or id_, **of, **gold))
+        origin: Any = {"domain": domain, "source": source}
+        self.problems.append(Problem(id=id_, prompt=prompt or id_, **origin, **gold))
         rated: Any = {"pass_rate": 0.0, "scored": 1, "label": label}
-        self.labels.append(Difficulty(problem_id=id_, **of, **rated))
+        self.labels.append(Difficulty(problem_id=id_, **origin, **rated))
         return self
 
     def answer(self, id_: str, correct: bool | None = True, text: str = GOOD, finish: Any = "stop"):
         index = sum(s.problem_id == id_ for s in self.samples)
-        told = {"index": index, "text": text, "finish_reason": finish}
-        self.samples.append(Sample(problem_id=id_, model="m", **told))
+        fields = {"index": index, "text": text, "finish_reason": finish}
+        self.samples.append(Sample(problem_id=id_, model="m", **fields))
         self.scores.append(scored(id_, correct, index))
         return self
 
-    def run(self, place: Path, **chosen):
+    def run(self, folder: Path, **chosen):
         tables = {"samples": self.samples, "scores": self.scores, "difficulty": self.labels}
-        data, out = folder_with(place, kept=self.problems, **tables), place / "out"
+        data, out = folder_with(folder, kept=self.problems, **tables), folder / "out"
         settings = SelectSettings(**chosen)
         metrics = select.body(out, data, data, data, data, settings=settings, seed=0)
         return metrics, kept_in(out, Example), {r.id: r.reason for r in rejected_in(out)}
@@ -143,16 +143,16 @@ def candidates(pools: dict[str, int], answers: int = 1) -> Pools:
     }
 
 
-def chosen(found: Pools, seed: int = 0, **settings) -> list[str]:
+def chosen(pools: Pools, seed: int = 0, **settings) -> list[str]:
     """The prompt of every chosen row, in row order."""
-    prompt = {r: id_ for pool in found.values() for id_, rows in pool.items() for r in rows}
-    rows = choose(found, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed)
+    prompt = {r: id_ for pool in pools.values() for id_, rows in pool.items() for r in rows}
+    rows = choose(pools, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed)
     return [prompt[row] for row in sorted(rows)]
 
 
 def test_each_pool_has_its_share_and_covers_every_topic_before_it_repeats_one():
-    found = candidates({"easy": 4, "hard": 2}, answers=2)
-    kept = chosen(found, balanced=True, size=6)
+    pools = candidates({"easy": 4, "hard": 2}, answers=2)
+    kept = chosen(pools, balanced=True, size=6)
     for pool in ("easy", "hard"):
         topics = [prompt.split()[0] for prompt in kept if pool in prompt]
         assert sorted(topics) == ["circle", "graph", "prime"]
