@@ -107,7 +107,7 @@ def compare(
     tails = {
         key: s.text[-TAIL_CHARS:] for s in samples if (key := (s.problem_id, s.index)) in differing
     }
-    asked = {p.id: (p.prompt, p.answer or "") for p in problems}
+    texts = {p.id: (p.prompt, p.answer or "") for p in problems}
     agreed = counts[True, True] + counts[False, False]
     return Agreement(
         both_right=counts[True, True],
@@ -120,7 +120,7 @@ def compare(
         share=agreed / len(pairs) if pairs else None,
         interval=wilson_interval(agreed, len(pairs)),
         disagreements=[
-            Disagreement(*both, *asked.get(key[0], ("", "")), tails.get(key, ""))
+            Disagreement(*both, *texts.get(key[0], ("", "")), tails.get(key, ""))
             for key, both in differing.items()
         ],
     )

@@ -111,8 +111,8 @@ def parse(prompt: str) -> tuple[int, tuple[str, str], list[tuple[int, ...]]] | N
     if match is None:
         return None
     constant, first, second, examples = match.groups()
-    found = [tuple(map(int, example)) for example in _EXAMPLE.findall(examples)]
-    return int(constant), (first, second), found
+    pairs = [tuple(map(int, example)) for example in _EXAMPLE.findall(examples)]
+    return int(constant), (first, second), pairs
 
 
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
@@ -131,13 +131,13 @@ def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
         """The lines on one candidate, and whether the teacher believes that all examples fit."""
         lines = f"{form.expression()}:"
         for n, (a, b, f) in enumerate(examples):
-            there = form.at(a, b)
-            if not there.in_range:
+            value = form.at(a, b)
+            if not value.in_range:
                 return lines, False
-            seen = there.value
+            seen = value.value
             if rng.random() < settings.error_rate:
                 seen = f if seen != f else f + rng.choice((-1, 1))
-            lines += f"{chr(10) if n else ' '}{there.working(there.value)} ?{f} {verdict(seen, f)}"
+            lines += f"{chr(10) if n else ' '}{value.working(value.value)} ?{f} {verdict(seen, f)}"
             if seen != f:
                 return lines, False
         return lines, True

@@ -104,7 +104,7 @@ class Form(NamedTuple):
 @lru_cache(maxsize=4096)
 def candidates(numbers: tuple[int, int, int]) -> tuple[Form, ...]:
     """Every expression over the three numbers whose results all lie in 0..99."""
-    found: dict[Form, None] = {}
+    forms: dict[Form, None] = {}
     for i, z in enumerate(numbers):
         first, second = (n for j, n in enumerate(numbers) if j != i)
         for op1 in "+*-":
@@ -114,8 +114,8 @@ def candidates(numbers: tuple[int, int, int]) -> tuple[Form, ...]:
                 flipped = op2 == "-" and OPERATIONS[op1](x, y) < z
                 form = Form(str(x), op1, str(y), op2, str(z), flipped)
                 if form.in_range:
-                    found[form] = None
-    return tuple(found)
+                    forms[form] = None
+    return tuple(forms)
 
 
 def generate(
@@ -143,8 +143,8 @@ def generate(
         if not targets[0] <= target <= targets[1] or side_of(key) != split:
             return None
         prompt = f"Make {target} from {numbers[0]}, {numbers[1]}, {numbers[2]}."
-        given = {"answer": str(target), "numbers": tuple(numbers), "source": "countdown"}
-        return Problem(domain="math", prompt=prompt, **given)
+        fields = {"answer": str(target), "numbers": tuple(numbers), "source": "countdown"}
+        return Problem(domain="math", prompt=prompt, **fields)
 
     return different(draw, size, f"countdown has fewer than size={size} {split} problems")
 

@@ -35,7 +35,7 @@ from ..rows.reading import (
 )
 from ..rows.shape import A_LETTER, first_of
 from .ends import by_its_end, judged_text
-from .judge import Judge, Pending
+from .judge import FutureScore, Judge
 
 
 class _Request(BaseModel):
@@ -63,14 +63,14 @@ def judge_files(
     """
     if not out.absolute().parent.is_dir():
         raise ConfigError([f"{out}: its folder does not exist"])
-    known, rejected, lines = _problems(problems, source or source_of(problems.name, problems))
+    by_id, rejected, lines = _problems(problems, source or source_of(problems.name, problems))
     for line in lines:
         say(line)
     verdicts: Counter[str] = Counter()
     partial = out.with_name(f"{out.name}.partial")
     try:
         with Judge(settings) as judge, partial.open("w", encoding="utf-8") as file:
-            for score in _in_order(judge, (_begin_row(judge, r, known) for r in _rows(samples))):
+            for score in _in_order(judge, (_submit_row(judge, r, by_id) for r in _rows(samples))):
                 file.write(score.model_dump_json() + "\n")
                 verdicts[score.verdict] += 1
         partial.replace(out)
@@ -87,18 +87,18 @@ def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None
     """
     with Judge(settings) as judge:
         texts = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        for score in _in_order(judge, (_begin_line(judge, *text) for text in texts)):
+        for score in _in_order(judge, (_submit_line(judge, *text) for text in texts)):
             out.write(score.model_dump_json() + "\n")
             out.flush()
 
 
-def _in_order(judge: Judge, begun: Iterator[Pending]) -> Iterator[Score]:
-    """Begin in one thread and answer in another, at most a window apart."""
-    pending: queue.Queue[Pending | Exception | None] = queue.Queue(judge.look_ahead)
+def _in_order(judge: Judge, submitted: Iterator[FutureScore]) -> Iterator[Score]:
+    """Submit in one thread and answer in another, at most a window apart."""
+    pending: queue.Queue[FutureScore | Exception | None] = queue.Queue(judge.look_ahead)
 
     def read() -> None:
         try:
-            for one in begun:
+            for one in submitted:
                 pending.put(one)
             pending.put(None)  # the end
         except Exception as error:
@@ -125,7 +125,7 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
     A row of another kind than ours is found by the id that it brings, else by its number, and by
     the id of its prompt.
     """
-    found: dict[str, Problem | str] = {}
+    by_id: dict[str, Problem | str] = {}
     rejected, ways, first = list[str](), Counter[str](), None
     letters, source = list[int](), numbered(path, source)
     for row in _rows(path):
@@ -141,43 +141,43 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
             is_ours = not way or way.endswith(OWN)
             for name in {problem.id} if is_ours else {problem.id, own}:
                 same = problem.model_copy(update={"id": name})
-                if found.setdefault(name, same) != same:
+                if by_id.setdefault(name, same) != same:
                     raise ValueError(f"another problem has the id {name!r}")
         except (ValueError, RecursionError) as error:
             ours = isinstance(error, ValidationError)
             why = explain(error, Problem)[0] if ours else str(error)
             rejected.append(f"{path}:{row.number}: {why}")
-            found[own] = rejected[-1]
+            by_id[own] = rejected[-1]
     rows = [text.removeprefix(f"{path}:") for text in rejected]
     refuse_file(path, source, ways.total(), [f"row {row}" for row in rows])
     other = {*ways} - {"", f"math|{OWN}", f"code|{OWN}"}
     lines = [reading_line(path.name, ways, first)] if other and first else []
-    return found, rejected, [*lines, *letter_lines(letters)]
+    return by_id, rejected, [*lines, *letter_lines(letters)]
 
 
-def _begin_row(judge: Judge, row: Row, known: dict[str, Problem | str]) -> Pending:
+def _submit_row(judge: Judge, row: Row, problems: dict[str, Problem | str]) -> FutureScore:
     value = row.value or {}
     try:
         sample = Sample.model_validate(row.value)
-        problem = known.get(sample.problem_id)
+        problem = problems.get(sample.problem_id)
         if problem is None:
             why = f"answers {sample.problem_id!r}, which is no problem here"
         elif isinstance(problem, str):
             why = f"its problem is rejected: {problem}"
         else:
-            pending = judge.begin(problem, judged_text(sample), sample.index)
+            pending = judge.submit(problem, judged_text(sample), sample.index)
             return lambda: by_its_end(pending(), sample)
     except ValidationError as error:
         why = row.error or explain(error, Sample)[0]
     return _unjudged(f"{row.file}:{row.number}", why, value.get("problem_id"), value.get("index"))
 
 
-def _begin_line(judge: Judge, number: int, line: str) -> Pending:
+def _submit_line(judge: Judge, number: int, line: str) -> FutureScore:
     value: Any = None
     try:
         value = json.loads(line)
         request = _Request.model_validate(value)
-        return judge.begin(request.problem, request.text, request.index)
+        return judge.submit(request.problem, request.text, request.index)
     except ValidationError as error:
         why = f'{explain(error, _Request)[0]}; expected {{"problem": {{...}}, "text": "..."}}'
     except (ValueError, RecursionError) as error:
@@ -187,11 +187,11 @@ def _begin_line(judge: Judge, number: int, line: str) -> Pending:
     return _unjudged(f"line {number}", why, name)
 
 
-def _unjudged(place: str, why: str, problem_id: object, index: object = 0) -> Pending:
+def _unjudged(position: str, why: str, problem_id: object, index: object = 0) -> FutureScore:
     score = Score(
         problem_id=writable(str(problem_id or "")),
         index=index if isinstance(index, int) else 0,
         verdict="IE",
-        reason=writable(f"{place} is not judged: {why}"[:500]),
+        reason=writable(f"{position} is not judged: {why}"[:500]),
     )
     return lambda: score

@@ -22,7 +22,7 @@ from ...configs.machine import load_machine
 from ...configs.settings.judging import JudgeSettings
 from ..answers import extract_boxed, extract_program, has_closed_think, writable
 from ..families.countdown import verify_countdown
-from ..math_answers.verify import asked_for, letters_of, quick_verdict, with_factors
+from ..math_answers.verify import letters_of, ordering_of, quick_verdict, with_factors
 from ..programs.verify import chosen_suite, longest_seconds
 from ..records import NO_GOLD, Judgement, Problem, Score, TestSuite
 from ..sandbox import MachineUnfit
@@ -30,10 +30,11 @@ from .workers import RayPool, WorkerPool
 
 _LOOK_AHEAD_PER_WORKER = 8
 
-Pending = Callable[[], Score]
+FutureScore = Callable[[], Score]
+"""Waits for the Score of an answer that was submitted."""
 
 
-def withheld_apart(problem: Problem, tests: TestSuite, count: int) -> tuple[Problem, Problem]:
+def split_withheld_tests(problem: Problem, tests: TestSuite, count: int) -> tuple[Problem, Problem]:
     """The problem without `count` of its `tests`, and with those alone: a draw that its id fixes,
     at most half of all."""
     size = len(tests.cases)
@@ -80,7 +81,7 @@ class Judge(AbstractContextManager["Judge"]):
 
     def judge(self, problem: Problem, text: str, index: int = 0) -> Score:
         """The Score of one answer."""
-        return self.begin(problem, text, index)()
+        return self.submit(problem, text, index)()
 
     def judge_many(
         self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
@@ -90,58 +91,62 @@ class Judge(AbstractContextManager["Judge"]):
         Identical programs for one problem that are close together are run once. With `max_tests`,
         a problem's tests are sampled anew for every `draw`: RL passes its step.
         """
-        pending: deque[Pending] = deque()
+        pending: deque[FutureScore] = deque()
         for problem, text, index in items:
-            pending.append(self.begin(problem, text, index, draw))
+            pending.append(self.submit(problem, text, index, draw))
             if len(pending) >= self.look_ahead:
                 yield pending.popleft()()
         while pending:
             yield pending.popleft()()
 
-    def begin(self, problem: Problem, text: str, index: int, draw: int = 0) -> Pending:
+    def submit(self, problem: Problem, text: str, index: int, draw: int = 0) -> FutureScore:
         """Extract and hand out the work now; the returned function waits for the Score."""
         started = time.perf_counter()
         is_math, gold, settings = problem.domain == "math", problem.answer or "", self.settings
         extracted = (extract_boxed if is_math else extract_program)(text)
         answer, closed = extracted.answer, has_closed_think(text)
         runs = problem.judgeable and not is_math
-        asked, letters = "", ""
+        ordering, letters = "", ""
         if is_math:
-            asked, letters = asked_for(problem.prompt), letters_of(problem.prompt)
+            ordering, letters = ordering_of(problem.prompt), letters_of(problem.prompt)
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
-        def score(found: Judgement) -> Score:
-            scored, right, pay = found.verdict != "IE", found.verdict == "AC", settings.reward
-            of_code = pay.of_code(right, found.rate, closed)
+        def score(judgement: Judgement) -> Score:
+            scored, right, pay = (
+                judgement.verdict != "IE",
+                judgement.verdict == "AC",
+                settings.reward,
+            )
+            of_code = pay.of_code(right, judgement.rate, closed)
             reward = pay.of_math(right, closed) if is_math else of_code
             return Score(
                 problem_id=writable(problem.id),
                 index=index,
                 reward=reward if scored else None,
                 correct=right if scored else None,
-                pass_rate=found.rate if scored else None,
-                verdict=found.verdict,
+                pass_rate=judgement.rate if scored else None,
+                verdict=judgement.verdict,
                 answer=None if answer is None else writable(answer),
-                reason=writable("; ".join(filter(None, (mark, found.reason)))),
-                seconds=found.seconds or time.perf_counter() - started,
+                reason=writable("; ".join(filter(None, (mark, judgement.reason)))),
+                seconds=judgement.seconds or time.perf_counter() - started,
             )
 
-        known: Judgement | None = None
+        at_once: Judgement | None = None
         if not problem.judgeable:
-            known = Judgement("IE", NO_GOLD)
+            at_once = Judgement("IE", NO_GOLD)
         elif answer is None:
-            known = Judgement("WA", extracted.reason)
+            at_once = Judgement("WA", extracted.reason)
         elif problem.numbers is not None:
-            known = verify_countdown(answer, gold, problem.numbers)
+            at_once = verify_countdown(answer, gold, problem.numbers)
         elif is_math:
             gold, final = with_factors(gold, letters), with_factors(answer, letters)
-            known = quick_verdict(gold, final, asked)
-        if known:
-            at_once = score(known)
-            return lambda: at_once
+            at_once = quick_verdict(gold, final, ordering)
+        if at_once:
+            quick_score = score(at_once)
+            return lambda: quick_score
         if is_math:
             final = with_factors(answer or "", letters)
-            result = self._submit(self._math, settings.math_timeout_s, gold, final, asked)
+            result = self._submit(self._math, settings.math_timeout_s, gold, final, ordering)
         else:
             assert problem.tests is not None
             suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)
@@ -150,13 +155,13 @@ class Judge(AbstractContextManager["Judge"]):
 
         def wait() -> Score:
             try:
-                found = result()
+                judgement = result()
             except MachineUnfit:
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-                found = Judgement("IE", reason)
-            return score(found)
+                judgement = Judgement("IE", reason)
+            return score(judgement)
 
         return wait
 

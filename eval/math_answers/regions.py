@@ -100,8 +100,8 @@ def _set_of_reals(gold: str, answer: str, _: Context) -> bool | None:
     if max(len(_variables(side)) for side in (gold, answer)) > 1:
         return None
     try:
-        expected, given = region(gold), region(answer)
-        return bool(expected == given or sympy.SymmetricDifference(expected, given).is_empty)
+        expected, actual = region(gold), region(answer)
+        return bool(expected == actual or sympy.SymmetricDifference(expected, actual).is_empty)
     except (TooCostly, MemoryError, OSError, ImportError):
         raise
     except Exception:  # no region that we read, or one of sympy's own, of every kind

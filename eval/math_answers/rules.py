@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Asked = Literal["", "sequence", "tuple"]
+Ordering = Literal["", "sequence", "tuple"]
 """What the words of a prompt ask for: values in an order, a tuple, or nothing of the kind."""
 
 
@@ -20,7 +20,7 @@ class Rule:
     decide: Callable[..., Any]
     accepts: tuple[tuple[str, str], ...] = ()
     refuses: tuple[tuple[str, str], ...] = ()
-    asked: Asked = ""
+    ordering: Ordering = ""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Context:
     """What a rule needs to compare parts: the comparison as a whole, and what the prompt asks."""
 
     same: Callable[[str, str], bool]
-    asked: Asked = ""
+    ordering: Ordering = ""
 
 
 def first_decision(rules: Iterable[Rule], *sides: Any) -> Any:

@@ -67,7 +67,7 @@ ORDERED_TEXTS = (
 
 
 def _quick(gold: str, answer: str, context: Context) -> bool | None:
-    quick = verify.quick_verdict(gold, answer, context.asked) if gold and answer else None
+    quick = verify.quick_verdict(gold, answer, context.ordering) if gold and answer else None
     return None if quick is None or quick.verdict == "IE" else quick.verdict == "AC"
 
 
@@ -108,8 +108,8 @@ def _same_name(gold: str, answer: str, context: Context) -> bool | None:
     short, long = sorted((theirs[0].strip(), ours[0].strip()), key=len)
     if not (is_name(short) and is_name(long)):
         return None
-    of = _OF_ONE_LETTER.fullmatch(long)
-    is_curve = of and short == "y" and of[1] in theirs[-1] and of[1] in ours[-1]
+    point = _OF_ONE_LETTER.fullmatch(long)
+    is_curve = point and short == "y" and point[1] in theirs[-1] and point[1] in ours[-1]
     if not is_curve and not f"{long}(".startswith(f"{short}("):
         return None
     if _consistent(ours) and context.same(theirs[-1], ours[-1]):

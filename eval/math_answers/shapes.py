@@ -97,7 +97,7 @@ def _sequence(gold: Form, answer: Form, context: Context) -> bool | None:
     sides = [_names_and_values(form) for form in (gold, answer)]
     kinds, pieces = _kinds(gold, answer), (*gold.pieces, *answer.pieces)
     plain = all(form_of(piece).kind == "scalar" for piece in pieces)
-    if not context.asked or not plain or gold.kind != "list" or kinds & {"set", "matrix"}:
+    if not context.ordering or not plain or gold.kind != "list" or kinds & {"set", "matrix"}:
         return None
     if any(map(is_assignment, sides)):
         return None

@@ -35,7 +35,7 @@ from .notation.words import (
     unit_named,
     unit_ratio,
 )
-from .rules import Asked, Rule, first_decision
+from .rules import Ordering, Rule, first_decision
 
 MAX_CHARACTERS = 2000  # longer answers are compared as text only
 _MOST_OF_PROMPT, _MOST_WORDS = 4000, 8
@@ -80,7 +80,7 @@ class Quick:
     answer: str
     theirs: Spelled
     ours: Spelled
-    asked: Asked
+    ordering: Ordering
 
 
 _ASKING = re.compile(
@@ -110,7 +110,7 @@ _FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)")
 _LETTER = re.compile(r"(?<![A-Za-z\\\d/}])(?<!\d )([A-Za-z])(?![A-Za-z])")
 
 
-def asked_for(prompt: str) -> Asked:
+def ordering_of(prompt: str) -> Ordering:
     """What the sentences of a prompt ask for that ask for something: values in an order, or a
     tuple. Without such words a list is a set."""
     asking = " ".join(_ASKING.findall(prompt[-_MOST_OF_PROMPT:]))
@@ -146,9 +146,9 @@ def stated(gold: str) -> str:
     return match[1] if match else gold
 
 
-def quick_verdict(gold: str, answer: str, asked: Asked = "") -> Judgement | None:
-    """The verdict on integers, fractions, decimals, choices and words; None for all else. `asked`
-    is what the words of the prompt ask for."""
+def quick_verdict(gold: str, answer: str, ordering: Ordering = "") -> Judgement | None:
+    """The verdict on integers, fractions, decimals, choices and words; None for all else. The
+    `ordering` is that of the prompt."""
     if not gold.strip():
         return Judgement("IE", "the gold answer is empty")
     if gold.strip() == answer.strip():
@@ -169,13 +169,13 @@ def quick_verdict(gold: str, answer: str, asked: Asked = "") -> Judgement | None
     same_text = gold_text == our_text or _packed(theirs.body) == ungrouped
     if same_text and same_kinds(gold, answer, theirs.body):
         return Judgement("AC", "equal after normalisation")
-    return first_decision(RULES, Quick(gold, answer, theirs, ours, asked))
+    return first_decision(RULES, Quick(gold, answer, theirs, ours, ordering))
 
 
 def same_kinds(gold: str, answer: str, body: str) -> bool:
     r"""Whether both speak of the same numbers: `\text{all odd } n` and not `\text{all even } n`."""
-    about = re.sub(TEXT, "", body).rpartition("=")[2]
-    kinds = _KINDS if _ANY_NUMBER.fullmatch(about) else _DENIED
+    named = re.sub(TEXT, "", body).rpartition("=")[2]
+    kinds = _KINDS if _ANY_NUMBER.fullmatch(named) else _DENIED
     return len({frozenset(kinds.findall(side)) for side in (gold, answer)}) == 1
 
 
@@ -224,10 +224,10 @@ def _quick_choice(pair: Quick) -> Judgement | None:
     ours = ours.upper() if re.fullmatch(r"\(?[a-j]\)?", ours) else ours
     if choice and (match := _CHOICE.match(_ANNOUNCED.sub("", re.sub(TEXT, r"\1", ours)))):
         # What stands behind it may hedge; `D) both A and B` is what choice D says.
-        said = match[2] or ""
-        hedges = not _OF_CHOICES.match(said) and _OTHER_CHOICE.search(_BRACKETED.sub("", said))
+        behind = match[2] or ""
+        hedges = not _OF_CHOICES.match(behind) and _OTHER_CHOICE.search(_BRACKETED.sub("", behind))
         return _decided(match[1] == choice[1] and not hedges, "choice")
-    if not pair.asked and (several := _choices(theirs)) and several == _choices(ours):
+    if not pair.ordering and (several := _choices(theirs)) and several == _choices(ours):
         return Judgement("AC", "choices")
     return None
 

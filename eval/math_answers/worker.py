@@ -28,7 +28,7 @@ from .notation.formulas import TooCostly, Unreadable, parse
 from .notation.spelling import Spelled
 from .notation.words import contradicts
 from .regions import OF_REGIONS, same_region
-from .rules import Asked, Context, first_decision
+from .rules import Context, Ordering, first_decision
 from .shapes import named, value_of
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its alarms are off
@@ -80,13 +80,13 @@ def cpu_seconds(most: float) -> Iterator[None]:
             gc.enable()
 
 
-def run(gold: str, answer: str, asked: Asked = "") -> Judgement:
-    """The verdict on one answer; IE when the gold cannot be read. `asked` is of the prompt."""
+def run(gold: str, answer: str, ordering: Ordering = "") -> Judgement:
+    """The verdict on one answer; IE when the gold cannot be read. `ordering` is of the prompt."""
     started = time.perf_counter()
     _start_up()
     try:
         with cpu_seconds(_CPU_S):
-            verdict = _verdict(gold, answer, asked)
+            verdict = _verdict(gold, answer, ordering)
     except OutOfTime:
         verdict = _blamed(gold, f"it takes over {_CPU_S:g} s of CPU time")
     except (MemoryError, OSError, ImportError):
@@ -106,21 +106,21 @@ def _start_up() -> None:
             _by_math_verify(form, form + "+0")
 
 
-def _verdict(gold: str, answer: str, asked: Asked = "") -> Judgement:
+def _verdict(gold: str, answer: str, ordering: Ordering = "") -> Judgement:
     gold = verify.stated(gold)
-    expected, given = verify.spell_both(gold, answer)
+    expected, actual = verify.spell_both(gold, answer)
     right, wrong = "", "not equal to the gold"
     try:
         try:
-            equal = _same_bodies(expected, given, asked)
+            equal = _same_bodies(expected, actual, ordering)
         except Unreadable:
             right = wrong = "by math-verify"
-            equal = _by_math_verify(expected.body, given.body)
+            equal = _by_math_verify(expected.body, actual.body)
     except Unreadable:
         return Judgement("IE", f"the gold answer cannot be read: {gold[:80]}")
     # Words come last: a gold that cannot be read must show, whatever the answer says.
     equal = equal and verify.same_kinds(gold, answer, expected.body)
-    if equal and not contradicts(given.body, expected.body):
+    if equal and not contradicts(actual.body, expected.body):
         return Judgement("AC", right)
     return Judgement("WA", wrong)
 
@@ -133,14 +133,14 @@ def _blamed(gold: str, why: str) -> Judgement:
     return Judgement("IE", f"the gold answer cannot be evaluated: {gold[:80]}")
 
 
-def _same_bodies(gold: Spelled, answer: Spelled, asked: Asked) -> bool:
+def _same_bodies(gold: Spelled, answer: Spelled, ordering: Ordering) -> bool:
     if answer.listed and form_of(gold.body).kind != "scalar":
-        return _same(gold.body, answer.listed, asked)
+        return _same(gold.body, answer.listed, ordering)
     moduli = {side.unit for side in (gold, answer) if side.unit.startswith("mod ")}
     if (
         len(moduli) < 2
         and not verify.other_angle(gold, answer)
-        and _same(gold.body, answer.body, asked)
+        and _same(gold.body, answer.body, ordering)
     ):
         return True
     if (moduli or r"\mathbb" in gold.body) and _same_classes(gold, answer):
@@ -158,9 +158,9 @@ def _same_classes(gold: Spelled, answer: Spelled) -> bool:
         if all(names) and "" not in names[0] | names[1] and names[0] != names[1]:
             return False
         sides = _classes(gold), _classes(answer)
-        if (whole := math.lcm(*(m for side in sides for _, m in side))) > _MOST_RESIDUES:
+        if (period := math.lcm(*(m for side in sides for _, m in side))) > _MOST_RESIDUES:
             return set(sides[0]) == set(sides[1])
-        held = ([any(n % m == r for r, m in side) for side in sides] for n in range(whole))
+        held = ([any(n % m == r for r, m in side) for side in sides] for n in range(period))
         return all(theirs == ours for theirs, ours in held)
     return False
 
@@ -168,40 +168,40 @@ def _same_classes(gold: Spelled, answer: Spelled) -> bool:
 def _classes(side: Spelled) -> list[tuple[int, int]]:
     """(residue, modulus) of each class of whole numbers. Raises Unreadable or PolynomialError."""
     body, _, numbers = _without_parameter(side.body)
-    form, found = form_of(body), list[tuple[int, int]]()
+    form, classes = form_of(body), list[tuple[int, int]]()
     one_name = len({name for name, _ in map(named, form.pieces)} - {""}) < 2
     for formula in (parse(value_of(piece)) for piece in form.pieces):
         line = sympy.Poly(formula, *formula.free_symbols or [sympy.Dummy()]).all_coeffs()
         *_, step, start = (sympy.Integer(side.unit[4:] or 0), *line)
-        whole = len(line) < 3 and step and step.is_Integer and start.is_Integer
-        if not (whole and one_name and form.kind in ("scalar", "list") and numbers in ("", "Z")):
+        is_whole = len(line) < 3 and step and step.is_Integer and start.is_Integer
+        if not (is_whole and one_name and form.kind in ("scalar", "list") and numbers in ("", "Z")):
             raise Unreadable(f"no classes: {body[:80]}")
-        found.append((int(start % abs(step)), abs(int(step))))
-    return found
+        classes.append((int(start % abs(step)), abs(int(step))))
+    return classes
 
 
-def _same(gold: str, answer: str, asked: Asked = "") -> bool:
+def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
     """Compare two answers of any shape. A part of an answer has no order that a prompt asks for."""
-    (gold, known, numbers), (answer, name, of) = map(_without_parameter, (gold, answer))
-    if numbers and of and numbers != of:
+    (gold, parameter, numbers), (answer, name, other) = map(_without_parameter, (gold, answer))
+    if numbers and other and numbers != other:
         return False
-    if name and name != known:
-        answer = forms.renamed(answer, name, gold, known)
-    context = Context(_same, asked)
+    if name and name != parameter:
+        answer = forms.renamed(answer, name, gold, parameter)
+    context = Context(_same, ordering)
     if (decision := first_decision(scalars.ORDERED_TEXTS, gold, answer, context)) is not None:
         return decision
-    point = asked == "tuple" and form_of(gold).kind == "tuple"  # (1,2), and no interval
+    point = ordering == "tuple" and form_of(gold).kind == "tuple"  # (1,2), and no interval
     if not point and (OF_REGIONS.search(gold) or OF_REGIONS.search(answer)):
         return same_region(gold, answer, context, _by_math_verify)
-    expected, given = form_of(gold), form_of(answer)
-    if expected.kind != given.kind:  # P = (1,2) is (1,2)
-        expected, given = (
+    expected, actual = form_of(gold), form_of(answer)
+    if expected.kind != actual.kind:  # P = (1,2) is (1,2)
+        expected, actual = (
             form_of(value_of(form.pieces[0])) if form.kind == "scalar" else form
-            for form in (expected, given)
+            for form in (expected, actual)
         )
-    if expected.kind == given.kind == "scalar":
-        return scalars.same_scalar(expected.pieces[0], given.pieces[0], context)
-    return bool(first_decision(shapes.RULES, expected, given, context))
+    if expected.kind == actual.kind == "scalar":
+        return scalars.same_scalar(expected.pieces[0], actual.pieces[0], context)
+    return bool(first_decision(shapes.RULES, expected, actual, context))
 
 
 def _without_parameter(text: str) -> tuple[str, str, str]:
@@ -227,7 +227,7 @@ def _by_math_verify(gold: str, answer: str) -> bool:
         raise Unreadable(gold[:80])
     with suppress(Unreadable):  # TooCostly for a formula that it would evaluate for ever
         parse(answer)
-    given = math_verify.parse(f"${answer}$", config, **quiet)
+    actual = math_verify.parse(f"${answer}$", config, **quiet)
     return math_verify.verify(
-        expected, given, numeric_precision=200, timeout_seconds=0, raise_on_error=False
+        expected, actual, numeric_precision=200, timeout_seconds=0, raise_on_error=False
     )

@@ -101,19 +101,21 @@ def program_names(module: ast.Module, free: set[str], function: str | None) -> s
     remote = tested | free - PROVIDED.keys() - vars(builtins).keys()
     if len(remote) < 2:
         return remote
-    known = {name for name in remote - tested if name in library() or name in NUMPY}
-    judging, deciding = _judges(module, remote - {*NUMPY}, known)
-    if not tested and not any(name[:1].islower() for name in remote - known):
-        known &= judging | {*NUMPY}
-    for name in sorted((judging if tested else deciding) - known - tested):
+    library_names = {name for name in remote - tested if name in library() or name in NUMPY}
+    judging, deciding = _judges(module, remote - {*NUMPY}, library_names)
+    if not tested and not any(name[:1].islower() for name in remote - library_names):
+        library_names &= judging | {*NUMPY}
+    for name in sorted((judging if tested else deciding) - library_names - tested):
         raise TestsBroken(f"the tests do not define {name!r}, by which they judge")
-    return remote - known
+    return remote - library_names
 
 
-def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[str], set[str]]:
+def _judges(
+    module: ast.Module, remote: set[str], library_names: set[str]
+) -> tuple[set[str], set[str]]:
     """The functions among the `remote` names that take a result of another one, or stand beside it
     in an assertion; and of these the ones whose word is the verdict: a function may take back what
-    another did (`decode(encode(x)) == x`). The library's (`known`) are no rivals of any."""
+    another did (`decode(encode(x)) == x`). The library's are no rivals of any."""
     classes = {name for name in remote if name[:1].isupper()}  # what they make is no result yet
     results = remote - classes | remote & {"Solution"}
 
@@ -133,7 +135,7 @@ def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[
     judging, compared = set[str](), set[ast.AST]()
     for node in _all(module, ast.Assert):
         for part in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
-            rivals = outermost(part) - known
+            rivals = outermost(part) - library_names
             judging |= rivals if len(rivals) > 1 else set()
             match part:
                 case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(bool())]):
@@ -151,14 +153,14 @@ def _judges(module: ast.Module, remote: set[str], known: set[str]) -> tuple[set[
 
 def caught_names(module: ast.Module) -> set[str]:
     """Names of the exceptions that the tests expect."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(module):
         match node:
             case ast.ExceptHandler(type=ast.AST() as kinds):
-                found |= _names(kinds)
+                names |= _names(kinds)
             case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name), args=[kinds, *_]):
-                found |= _names(kinds) if name in _EXPECT_ERRORS else set()
-    return found
+                names |= _names(kinds) if name in _EXPECT_ERRORS else set()
+    return names
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -77,8 +77,8 @@ def parse_suite(
         return TestSuite.model_validate({**limits, **suite})
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(p) for p in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+        path = ".".join(str(p) for p in first["loc"])
+        raise ValueError(f"{path}: {first['msg']}" if path else first["msg"]) from error
 
 
 def joined(suites: Sequence[TestSuite]) -> TestSuite:
@@ -228,7 +228,7 @@ def _renamed(case: Any) -> Any:
     """A test with its `input` and `output` under these names, where it has one of each."""
     if not isinstance(case, dict) or "args" in case or "code" in case:
         return case
-    names = [[n for n in known if n in case] for known in (_INPUT, _OUTPUT)]
+    names = [[n for n in aliases if n in case] for aliases in (_INPUT, _OUTPUT)]
     if any(not n for n in names):
         return case
     renamed = dict(zip(("input", "output"), (case[n[0]] for n in names), strict=True))

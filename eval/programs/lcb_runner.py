@@ -129,7 +129,7 @@ def side_by_side(ours: Iterable[Score], theirs: Iterable[Score]) -> tuple[float 
     pairs = [(s.correct, official.get((s.problem_id, s.index))) for s in ours]
     pairs = [pair for pair in pairs if None not in pair]
     share = sum(bool(other) for _, other in pairs) / len(pairs) if pairs else None
-    return share, sum(mine != other for mine, other in pairs)
+    return share, sum(own != other for own, other in pairs)
 
 
 def wrapped(program: str, function: str | None) -> str:

@@ -141,10 +141,10 @@ def _results(
         same_text = compare.same_word
     for case in suite.cases:
         if isinstance(case, CallCase):
-            given = {"args": case.args, "names": ()}
+            call = {"args": case.args, "names": ()}
             readings = [case.output, [case.output]] if suite.wrapped else [case.output]
             is_right = partial(_is_any_of, same=same_json, readings=readings)
-            yield _judge_call(sandbox, function, given, limits, is_right)
+            yield _judge_call(sandbox, function, call, limits, is_right)
         elif isinstance(case, AssertCase):
             yield _judge_assert(sandbox, suite.fn_name, case, limits)
         else:
@@ -185,30 +185,30 @@ def _judge_stdin(
 
 
 def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Limits) -> Judgement:
-    given, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
-    files = {"input.txt": given, "output.txt": output, "answer.txt": expected}  # as in argv
+    input_text, expected = (t.encode("utf-8", "surrogatepass") for t in (case.input, case.output))
+    files = {"input.txt": input_text, "output.txt": output, "answer.txt": expected}  # as in argv
     limits = {**limits, "output": max(limits["output"], max(map(len, files.values())) + _MIB)}
-    said = sandbox.check(case.checker, files, limits)
-    if said.timed_out or said.exit_code == 3:
+    checked = sandbox.check(case.checker, files, limits)
+    if checked.timed_out or checked.exit_code == 3:
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
         fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
         if fair.timed_out or fair.exit_code == 3:
-            raise TestsBroken(f"the checker failed: {said.last_error_line or 'no message'}")
+            raise TestsBroken(f"the checker failed: {checked.last_error_line or 'no message'}")
         return Judgement("WA", "the checker fails on this output, and not on the expected one")
-    last = said.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
-    if said.exit_code == 0 and last not in _NO:
+    last = checked.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
+    if checked.exit_code == 0 and last not in _NO:
         return Judgement("AC")
-    return Judgement("WA", f"the checker says: {last[:200] or said.last_error_line or 'no'}")
+    return Judgement("WA", f"the checker says: {last[:200] or checked.last_error_line or 'no'}")
 
 
 def _judge_call(
     sandbox: Sandbox,
     function: str,
-    given: dict[str, Any],
+    call: dict[str, Any],
     limits: Limits,
     is_right: Callable[[bytes], bool | None],
 ) -> Judgement:
-    outcome = sandbox.call(function, json.dumps(given).encode(), limits)
+    outcome = sandbox.call(function, json.dumps(call).encode(), limits)
     if failure := _failure(outcome, limits):
         return failure
     if not outcome.result:
@@ -223,9 +223,9 @@ def _judge_assert(
     sandbox: Sandbox, function: str | None, case: AssertCase, limits: Limits
 ) -> Judgement:
     if call := as_call(case.code, function):
-        given = {"args": call.args, "names": call.names, "typed": True}
+        arguments = {"args": call.args, "names": call.names, "typed": True}
         is_right = partial(compare.equal_packed, expected=call.output)
-        result = _judge_call(sandbox, call.function, given, limits, is_right)
+        result = _judge_call(sandbox, call.function, arguments, limits, is_right)
         if result.reason != _UNTOLD and not result.reason.endswith(NOT_JSON):
             return result
     program, tests = sandbox.asserts(prepared(case.code, function), function, limits)
@@ -291,8 +291,8 @@ def as_call(code: str, tested: str | None) -> NamedCall | None:
                 nodes = (*args, *(keyword.value for keyword in keywords), right)
             case _:
                 return None
-        *given, output = map(ast.literal_eval, nodes)
-        args, packed = pack(given, _is_no_value), pack(output, _is_no_value)
+        *arguments, output = map(ast.literal_eval, nodes)
+        args, packed = pack(arguments, _is_no_value), pack(output, _is_no_value)
         json.dumps([args, packed])  # not an integer of too many digits
         name = (tested or "").rpartition(".")[2] if name == "candidate" else name
         if name and None not in names:

@@ -83,16 +83,16 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the interpreter. Raises SandboxDied when it is killed meanwhile."""
-        how = Isolation(uid=None, seccomp=[], folder="/tmp")
+        isolation = Isolation(uid=None, seccomp=[], folder="/tmp")
         if self.backend == "bubblewrap":
-            how["seccomp"] = [program.hex() for program in seccomp_programs()]
-            how["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
+            isolation["seccomp"] = [program.hex() for program in seccomp_programs()]
+            isolation["uid"] = 61_000 + os.getpid() % 4_000 if os.geteuid() == 0 else None
             command, environment = bubblewrap(_ARGUMENTS), {}
         else:
             folder = tempfile.TemporaryDirectory(
                 prefix="klear-sandbox-", ignore_cleanup_errors=True
             )
-            how["folder"] = self._running.enter_context(folder)
+            isolation["folder"] = self._running.enter_context(folder)
             command = [str(Path(sys.executable).resolve()), *_ARGUMENTS]
             paths = dict.fromkeys(
                 [PACKAGE.parent, *(folder.parent for folder in package_folders())]
@@ -115,7 +115,7 @@ class Sandbox:
         self._running.callback(process.kill)
         self._running.enter_context(self._control)
         try:
-            self._control.send(json.dumps(how).encode())
+            self._control.send(json.dumps(isolation).encode())
             self._receive(_START_S)
         except (SandboxDied, OSError):
             status, errors = None, b""
@@ -184,23 +184,23 @@ class Sandbox:
             [_memory_file(data) for data in (stdin, b"", b"", *extra)]
             for _, _, stdin, *extra in processes
         ]
-        fds = [fd for mine in files for fd in mine]
-        sent = [list(mine) for mine in files]
+        opened = [fd for fds in files for fd in fds]
+        sent = [list(fds) for fds in files]
         try:
             with contextlib.ExitStack() as ends:
                 if len(processes) == 2:  # which talk on descriptor 3
-                    for mine, end in zip(sent, socket.socketpair(), strict=True):
-                        mine.append(ends.enter_context(end).fileno())
-                spawns = [(*p[:2], len(mine)) for p, mine in zip(processes, sent, strict=True)]
+                    for fds, end in zip(sent, socket.socketpair(), strict=True):
+                        fds.append(ends.enter_context(end).fileno())
+                spawns = [(*p[:2], len(fds)) for p, fds in zip(processes, sent, strict=True)]
                 request: Any = (spawns, limits)
-                everything = [fd for mine in sent for fd in mine]
-                socket.send_fds(self._control, [marshal.dumps(request)], everything)
+                every_fd = [fd for fds in sent for fd in fds]
+                socket.send_fds(self._control, [marshal.dumps(request)], every_fd)
             reply = ENDED.iter_unpack(self._receive(limits["wall_s"] + _GRACE_S))
-            return [_outcome(ended, mine) for ended, mine in zip(reply, files, strict=True)]
+            return [_outcome(ended, fds) for ended, fds in zip(reply, files, strict=True)]
         except OSError as error:
             raise SandboxDied(f"the sandbox is gone: {error}") from error
         finally:
-            for fd in fds:
+            for fd in opened:
                 os.close(fd)
 
     def _receive(self, timeout_s: float) -> bytes:

@@ -99,7 +99,7 @@ def test_programs_and_a_large_suite_and_math_are_judged_at_once(cluster):
     surd = Problem(domain="math", prompt="The root of 8?", answer=r"2\sqrt{2}")
     problem = adding(200_000)
     with Judge(SETTINGS) as judge:
-        waiting = [judge.begin(*answer(problem, (RIGHT, "print(3)")[i % 2], i)) for i in range(8)]
+        waiting = [judge.submit(*answer(problem, (RIGHT, "print(3)")[i % 2], i)) for i in range(8)]
         assert judge.judge(surd, r"<think></think>\boxed{\sqrt{8}}").verdict == "AC"
         assert [wait().verdict for wait in waiting] == ["AC", "WA"] * 4
 

@@ -79,7 +79,7 @@ def test_a_judge_that_ends_leaves_no_file_whatever_was_running(
     many = {"kind": "stdin", "cases": SUMS * 100}
     problem = Problem.model_validate({"domain": "code", "prompt": "Add.", "tests": many})
     with Judge(SETTINGS.model_copy(update={"sandbox": ending})) as judge:
-        wait = judge.begin(problem, answer(f"open('x', 'w').write('x')\n{RIGHT}")[1], 0)
+        wait = judge.submit(problem, answer(f"open('x', 'w').write('x')\n{RIGHT}")[1], 0)
         wait() if after_s is None else time.sleep(after_s)
     assert list(tmp_path.iterdir()) == []
 
@@ -108,7 +108,7 @@ def test_work_that_a_kill_interrupts_is_done_again(part):
         judge.check_sandbox()
         kill(next(worker for worker in workers() if worker not in before))
         judge.check_sandbox()
-        wait = judge.begin(*answer(SLOW))
+        wait = judge.submit(*answer(SLOW))
         time.sleep(0.4)  # in the second of four tests
         victim = PARTS[part]([w for w in workers() if w not in before])
         ended = [victim, *below(victim.pid)]
@@ -140,7 +140,7 @@ def test_work_that_is_killed_every_time_is_unscored():
     before = set(below())
     with Judge(SETTINGS) as judge:
         judge.check_sandbox()
-        wait = judge.begin(*answer(SLOW))
+        wait = judge.submit(*answer(SLOW))
         with killing(lambda: [w for w in workers() if w not in before]):
             score = wait()
         assert (score.verdict, score.reward, score.correct) == ("IE", None, None)

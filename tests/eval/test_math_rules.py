@@ -10,24 +10,24 @@ import pytest
 from docs.hooks import MATH_RULES
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers.notation.words import TEXT
-from klear.eval.math_answers.rules import Asked, Rule
-from klear.eval.math_answers.verify import asked_for, quick_verdict
+from klear.eval.math_answers.rules import Ordering, Rule
+from klear.eval.math_answers.verify import ordering_of, quick_verdict
 from klear.eval.math_answers.worker import run
 
 
-def verdict_of(gold: str, answer: str, prompt: Asked = "") -> str:
-    return (quick_verdict(gold, answer, prompt) or run(gold, answer, prompt)).verdict
+def verdict_of(gold: str, answer: str, ordering: Ordering = "") -> str:
+    return (quick_verdict(gold, answer, ordering) or run(gold, answer, ordering)).verdict
 
 
 @pytest.mark.parametrize("rule", MATH_RULES, ids=lambda rule: rule.name)
 def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
     for verdict, cases in (("AC", rule.accepts), ("WA", rule.refuses)):
         for gold, answer in cases:
-            assert verdict_of(gold, answer, rule.asked) == verdict, f"{gold} ? {answer}"
+            assert verdict_of(gold, answer, rule.ordering) == verdict, f"{gold} ? {answer}"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "expected"),
+    ("prompt", "ordering"),
     [
         ("Find the next three terms, in order.", "sequence"),
         ("What are the values of a and b, respectively?", "sequence"),
@@ -42,8 +42,8 @@ def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
         ("Find all $x$.", ""),
     ],
 )
-def test_a_prompt_says_whether_values_have_an_order(prompt: str, expected: str) -> None:
-    assert asked_for(prompt) == expected
+def test_a_prompt_says_whether_values_have_an_order(prompt: str, ordering: str) -> None:
+    assert ordering_of(prompt) == ordering
 
 
 def test_an_order_that_the_prompt_asks_for_counts_and_no_other() -> None:

@@ -155,7 +155,7 @@ def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generate
 
 def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(monkeypatch):
     monkeypatch.setattr(benchmarks, "GRADER_VERSION", benchmarks.GRADER_VERSION + 1)
-    later = {module: runpy.run_path(str(Path(module.__file__))) for module in (train, evaluating)}
+    later = {module: runpy.run_module(module.__name__) for module in (train, evaluating)}
     assert later[evaluating]["evaluate"].version == evaluate.version + 1
     assert later[train]["rl"].version == train.rl.version + 1
     for name in ("sft", "base"):

@@ -9,7 +9,7 @@ from transformers import TrainerState
 
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings, RolloutJudgeSettings
 from klear.configs.settings.training import RLSettings
-from klear.eval.judge.judge import Judge, withheld_apart
+from klear.eval.judge.judge import Judge, split_withheld_tests
 from klear.eval.records import Problem
 from klear.eval.records.tables import write_table
 from klear.training import result_files
@@ -51,8 +51,8 @@ def special_cased(problem: Problem) -> str:
 def test_withheld_tests_are_the_same_ones_every_time_and_at_most_half(tests, withheld):
     problem = adding("Add.", tests)
     assert problem.tests
-    rewarded, apart = withheld_apart(problem, problem.tests, WITHHELD)
-    assert (rewarded, apart) == withheld_apart(problem, problem.tests, WITHHELD)
+    rewarded, apart = split_withheld_tests(problem, problem.tests, WITHHELD)
+    assert (rewarded, apart) == split_withheld_tests(problem, problem.tests, WITHHELD)
     assert rewarded.tests
     assert apart.tests
     assert len(apart.tests.cases) == withheld

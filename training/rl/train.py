@@ -18,7 +18,7 @@ from ...configs.files import replace_text
 from ...configs.settings.judging import JudgeSettings
 from ...configs.settings.training import RLSettings
 from ...eval.answers import has_closed_think
-from ...eval.judge.judge import Judge, withheld_apart
+from ...eval.judge.judge import Judge, split_withheld_tests
 from ...eval.ray_cluster import on_cluster_wait
 from ...eval.records import Problem, Record, Score, Verdict
 from ...eval.records.tables import read_table, write_table
@@ -160,7 +160,9 @@ class JudgeReward:
         self.withheld: dict[str, Problem] = {}  # each with its withheld tests alone
         for p in problems if withheld else ():
             if p.tests and len(p.tests.cases) > 1:
-                self.problems[p.id], self.withheld[p.id] = withheld_apart(p, p.tests, withheld)
+                self.problems[p.id], self.withheld[p.id] = split_withheld_tests(
+                    p, p.tests, withheld
+                )
         self.programs = {p.prompt: p for p in self.problems.values() if p.domain == "code"}
         self.failures = FAILURES if self.programs else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
@@ -170,7 +172,7 @@ class JudgeReward:
         """Begin to judge an answer of the rollout at `step` that is still being sampled: its
         programs run beside, and the judge knows their results when it is asked for them."""
         if problem := self.programs.get(prompt):
-            self.judge.begin(problem, text, 0, step)
+            self.judge.submit(problem, text, 0, step)
 
     def __call__(
         self, *, completions: list[Any], problem_id: list[str], trainer_state: TrainerState,

@@ -54,12 +54,12 @@ def rules(
     name: str, **computed: Callable[[re.Match[str]], str]
 ) -> list[tuple[re.Pattern[str], Any]]:
     """A list of latex.toml as (pattern, replacement); `computed` are the replacements in <>."""
-    found = list[tuple[re.Pattern[str], Any]]()
+    compiled = list[tuple[re.Pattern[str], Any]]()
     for pattern, replacement in LATEX[name]:
         for part, meaning in _PARTS.items():
             pattern = pattern.replace(f"<{part}>", meaning)
-        found.append((re.compile(pattern), computed.get(replacement.strip("<>"), replacement)))
-    return found
+        compiled.append((re.compile(pattern), computed.get(replacement.strip("<>"), replacement)))
+    return compiled
 
 
 def split_top(text: str, separators: tuple[str, ...] = (",", ";")) -> list[str]:
@@ -143,10 +143,10 @@ def is_name(text: str) -> bool:
 
 
 def _mixed_number(match: re.Match[str]) -> str:
-    whole, numerator, denominator = map(int, match.groups())
+    integer, numerator, denominator = map(int, match.groups())
     if numerator >= denominator:  # no mixed number
-        return rf"{whole}\cdot\frac{{{numerator}}}{{{denominator}}}"
-    return rf"\frac{{{whole * denominator + numerator}}}{{{denominator}}}"
+        return rf"{integer}\cdot\frac{{{numerator}}}{{{denominator}}}"
+    return rf"\frac{{{integer * denominator + numerator}}}{{{denominator}}}"
 
 
 _PARSABLE = rules(
@@ -166,13 +166,13 @@ def parsable(text: str) -> str:
     return text
 
 
-def renamed(answer: str, name: str, gold: str, known: str) -> str:
+def renamed(answer: str, name: str, gold: str, parameter: str) -> str:
     """The answer with its parameter called as in the gold, where no other letter is in the way.
 
-    A gold that does not say which letter is its parameter (`known`) has one that the answer lacks.
+    A gold that names no `parameter` has one that the answer lacks.
     """
     theirs, ours = (set(_LETTER.findall(side)) for side in (gold, answer))
-    other = {known} if known else {letter for letter in theirs - ours if len(letter) == 1}
+    other = {parameter} if parameter else {letter for letter in theirs - ours if len(letter) == 1}
     if len(other) != 1 or other & ours or name in theirs:
         return answer
     return _LETTER.sub(lambda match: min(other) if match[0] == name else match[0], answer)

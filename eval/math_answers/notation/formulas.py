@@ -109,8 +109,8 @@ def _check_text(text: str) -> None:
         raise TooCostly("too large to evaluate")
     if re.search(r"\d\s+\d", _SQUARED.sub("", text)):
         raise Unreadable("two numbers beside each other")
-    if said := SAID_BETWEEN.search(text):
-        raise Unreadable(f"words between two values: {said[1][:80]}")
+    if between := SAID_BETWEEN.search(text):
+        raise Unreadable(f"words between two values: {between[1][:80]}")
 
 
 def _check_part(part: Any) -> None:
@@ -160,21 +160,21 @@ def same_value(gold: str, answer: str, error: Fraction | None = None) -> bool:
     Unreadable when the gold cannot be read; an answer that cannot be read is wrong."""
     expected = parse(gold)
     try:
-        given = parse(answer)
+        actual = parse(answer)
     except Unreadable:
         return False
-    if error is not None and not given.free_symbols and not given.is_rational:
-        value = given.evalf(30)
+    if error is not None and not actual.free_symbols and not actual.is_rational:
+        value = actual.evalf(30)
         return bool(value.is_real and abs(value - expected) <= Rational(error))
-    if expected.has(*_ENDLESS) or given.has(*_ENDLESS):
-        return bool(expected.doit() == given.doit())
-    if expected == given:
+    if expected.has(*_ENDLESS) or actual.has(*_ENDLESS):
+        return bool(expected.doit() == actual.doit())
+    if expected == actual:
         return True
-    symbols = expected.free_symbols | given.free_symbols
-    difference = Add(expected, Mul(-1, given, evaluate=False), evaluate=False)
+    symbols = expected.free_symbols | actual.free_symbols
+    difference = Add(expected, Mul(-1, actual, evaluate=False), evaluate=False)
     if not symbols:
         return _is_zero(difference, {}) is True
-    verdicts, domain = list[bool | None](), Domain(expected, given)
+    verdicts, domain = list[bool | None](), Domain(expected, actual)
     for point in domain.points():
         if (compared := domain.compared(point)) is False:
             continue
@@ -192,18 +192,18 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
     """Whether two equations have the same solutions: the differences of sides are proportional."""
     expected = Add(parse(gold[0]), -parse(gold[1]), evaluate=False)
     try:
-        given = Add(parse(answer[0]), -parse(answer[1]), evaluate=False)
+        actual = Add(parse(answer[0]), -parse(answer[1]), evaluate=False)
     except Unreadable:
         return False
     symbols = expected.free_symbols
-    if not symbols or symbols != given.free_symbols:
+    if not symbols or symbols != actual.free_symbols:
         return False
-    if _proportional(expected, given, symbols):
+    if _proportional(expected, actual, symbols):
         return True
-    if max(expected.count_ops(), given.count_ops()) > _MOST_OPERATIONS:
+    if max(expected.count_ops(), actual.count_ops()) > _MOST_OPERATIONS:
         return False
     (one, excluded), (other, below) = (
-        sympy.fraction(sympy.together(side)) for side in (expected, given)
+        sympy.fraction(sympy.together(side)) for side in (expected, actual)
     )
     return _proportional(one, other, symbols) and all(
         part in Mul.make_args(excluded) or _loses_nothing(other, part.as_base_exp()[0])
@@ -226,12 +226,12 @@ def _loses_nothing(numerator: Any, denominator: Any) -> bool:
     return False
 
 
-def _proportional(expected: Any, given: Any, symbols: set[Any]) -> bool:
+def _proportional(expected: Any, actual: Any, symbols: set[Any]) -> bool:
     def at(formula: Any, point: dict[Any, Any]) -> Any:
         value = formula.evalf(40, subs=point, maxn=200)
         return value if _is_finite(value) and value != 0 else None
 
-    pairs = [(at(expected, point), at(given, point)) for point in _points(symbols)]
+    pairs = [(at(expected, point), at(actual, point)) for point in _points(symbols)]
     ratios = [a / b for a, b in pairs if a is not None and b is not None]
     return len(ratios) > 1 and all(abs(r / ratios[0] - 1) < 1e-25 for r in ratios)
 
@@ -303,7 +303,7 @@ def _residue(formula: Any, prime: int) -> int:
     if isinstance(formula, Add | Mul):
         parts = [_residue(arg, prime) for arg in formula.args]
         return (sum(parts) if isinstance(formula, Add) else math.prod(parts)) % prime
-    whole: Any = formula.exp.doit() if isinstance(formula, Pow) else None
-    if whole is None or not whole.is_Integer:
+    exponent: Any = formula.exp.doit() if isinstance(formula, Pow) else None
+    if exponent is None or not exponent.is_Integer:
         raise ValueError("no formula of rational numbers")
-    return pow(_residue(formula.base, prime), int(whole), prime)
+    return pow(_residue(formula.base, prime), int(exponent), prime)

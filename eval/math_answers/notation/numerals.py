@@ -62,8 +62,8 @@ def in_digits(text: str) -> str:
         return text
     tail = {"percent": r"\%", "%": r"\%", "": ""}.get(rest, rf"\text{{ {rest}}}")
     if match["point"]:
-        whole, _, digits = match["point"].casefold().partition(" point ")
-        value = f"{_whole(whole)}.{''.join(str(_SMALL[d]) for d in digits.split())}"
+        integer, _, digits = match["point"].casefold().partition(" point ")
+        value = f"{_whole(integer)}.{''.join(str(_SMALL[d]) for d in digits.split())}"
     elif match["number"]:
         value = str(_whole(match["number"]))
     else:
@@ -100,15 +100,15 @@ def _from_chinese(match: re.Match[str]) -> str:
             return ""
         point = "".join(str(_DIGITS[c]) for c in match["point"] or "")
         return f"{sign}{number}{'.' * bool(point)}{point}{rest}"
-    whole, below = (_hundreds(match[key] or "零") for key in ("whole", "below"))
+    mixed, below = (_hundreds(match[key] or "零") for key in ("whole", "below"))
     integer, _, decimals = match["above"].partition("点")
     above = _hundreds(integer)
-    if whole is None or not below or above is None:
+    if mixed is None or not below or above is None:
         return ""
     if match["below"] == "百" and not match["whole"]:
         point = "".join(str(_DIGITS.get(c, "")) for c in decimals)
         return rf"{sign}{above}{'.' * bool(point)}{point}\%{rest}"
-    return "" if decimals else rf"{sign}\frac{{{whole * below + above}}}{{{below}}}{rest}"
+    return "" if decimals else rf"{sign}\frac{{{mixed * below + above}}}{{{below}}}{rest}"
 
 
 def _hundreds(text: str) -> int | None:

@@ -73,11 +73,11 @@ class Domain:
         }
 
     def _whole_points(self) -> Iterator[Point]:
-        whole = self._only_wholes or self._wholes
+        letters = self._only_wholes or self._wholes
         values = (*range(1, _SMALLEST_WHOLES + 1), *_LARGE_WHOLES)
         for n in values:
-            others = {s: Rational(self._random.randint(1, 12)) for s in whole}
-            one = sorted(whole, key=str)[n % len(whole)]
+            others = {s: Rational(self._random.randint(1, 12)) for s in letters}
+            one = sorted(letters, key=str)[n % len(letters)]
             yield self._at(_RANGES[0]) | others | {one: Rational(n)}
 
     def compared(self, point: Point) -> bool | None:

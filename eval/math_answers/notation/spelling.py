@@ -29,10 +29,10 @@ _COMMAND = re.compile(r"\\([a-zA-Z]+)")
 
 def _repeating(match: re.Match[str]) -> str:
     """0.1666… as a fraction: its digits before and in the period."""
-    whole, before, period = match.groups()
+    integer, before, period = match.groups()
     if len(before) + len(period) > 100:
         return match[0]
-    shown = int(f"{whole or 0}{before}{period}") - int(f"{whole or 0}{before}")
+    shown = int(f"{integer or 0}{before}{period}") - int(f"{integer or 0}{before}")
     return rf"\frac{{{shown}}}{{{'9' * len(period)}{'0' * len(before)}}}"
 
 
@@ -142,16 +142,16 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
     if match := _UNITS.search(text):
         behind = re.sub(r"\}\s*\{", "/", match[1].replace(r"\cdot", " "))
         behind = re.sub(r"\\frac|[{}^]", "", re.sub(TEXT, r"\1", behind)).strip().strip(".")
-        known = words.unit_named(behind)
-        if behind and (known or words.is_unit(behind.lower())):
-            return text[: match.start()].strip(), known
+        unit_name = words.unit_named(behind)
+        if behind and (unit_name or words.is_unit(behind.lower())):
+            return text[: match.start()].strip(), unit_name
     elif (match := _TRAILING_UNIT.match(text)) and (behind := match[2].strip(".")):
         prefixed = len(behind) > 1 and not behind.islower()  # 5 kJ; 5nm may be a product
         named = behind if prefixed else behind.lower()
-        known = words.unit_named(named + (match[3] or ""), prefixed)
-        symbol = len(behind) > 1 or behind.islower() or behind == known  # 5M are no metres
-        if symbol and (known or (_COUNTED.fullmatch(behind) and words.is_unit(behind))):
-            return match[1].strip(), known
+        unit_name = words.unit_named(named + (match[3] or ""), prefixed)
+        symbol = len(behind) > 1 or behind.islower() or behind == unit_name  # 5M are no metres
+        if symbol and (unit_name or (_COUNTED.fullmatch(behind) and words.is_unit(behind))):
+            return match[1].strip(), unit_name
     return text, unit
 
 

@@ -89,23 +89,23 @@ def announces(words: str) -> bool:
 
 def contradicts(answer: str, gold: str) -> bool:
     r"""Whether a `\text{…}` of the answer changes its value, by words that the gold lacks."""
-    known = set(re.findall(r"[a-z]+", gold.casefold()))
+    gold_words = set(re.findall(r"[a-z]+", gold.casefold()))
     for text in re.finditer(TEXT, answer):
         left, right = answer[: text.start()], answer[text.end() :]
         names_a_base = left.rstrip("{ ").endswith("_")
         if not _CONNECTIVE.fullmatch(text[1]) and not names_a_base:
             before, after = bool(right.strip()), bool(left.strip())
-            if before | after and _alters(text[1], before=before, after=after, known=known):
+            if before | after and _alters(text[1], before=before, after=after, known=gold_words):
                 return True
     return False
 
 
 def _alters(
-    words: str, *, before: bool, after: bool, known: AbstractSet[str] = frozenset()
+    words: str, *, before: bool, after: bool, gold_words: AbstractSet[str] = frozenset()
 ) -> bool:
-    """Whether words `before` or `after` a value make it another one; `known` ones do not."""
+    """Whether words `before` or `after` a value make it another one; `gold_words` do not."""
     words = words.casefold()
-    new = re.sub(r"[a-z]+", lambda word: "" if word[0] in known else word[0], words)
+    new = re.sub(r"[a-z]+", lambda word: "" if word[0] in gold_words else word[0], words)
     announced = before and _ANNOUNCES.search(words)
     if before and (_ALTERS_THE_ANNOUNCED if announced else _ALTERS_THE_NEXT).search(new):
         return True
@@ -113,7 +113,7 @@ def _alters(
         new = _CIRCUMSTANCE.sub("", new)
     if after and (_ALTERS_THE_LAST.search(new) or _ALTERS_THE_LAST.search(_LEADING.sub("", new))):
         return True
-    shared = known & set(re.findall("[a-z]+", words))
+    shared = gold_words & set(re.findall("[a-z]+", words))
     return not announced and not shared and bool(_NUMBER_APART.search(new))
 
 
@@ -177,11 +177,11 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
     r"""1 hour 30 minutes as 3/2 h, two or more quantities of one kind; None for all else."""
     if not re.fullmatch(f"(?:{_QUANTITY}){{2,}}", text):
         return None
-    found = re.findall(_QUANTITY, text)
-    words = [re.sub(r"^\s*|\s*(?:,|\band)?\s*$", "", said or bare) for _, said, bare in found]
+    parts = re.findall(_QUANTITY, text)
+    words = [re.sub(r"^\s*|\s*(?:,|\band)?\s*$", "", in_text or bare) for _, in_text, bare in parts]
     units = ["in" if word == "in" else unit_named(word.lower()) for word in words]
     ratios = [unit_ratio(unit, units[0]) for unit in units]
-    values = [Fraction(value) * r for (value, _, _), r in zip(found, ratios, strict=True) if r]
+    values = [Fraction(value) * r for (value, _, _), r in zip(parts, ratios, strict=True) if r]
     return (sum(values, Fraction(0)), units[0]) if len(values) == len(units) else None
 
 

@@ -83,18 +83,19 @@ class _Served:
             self.printed()
         self.captured = captured
         try:
-            given = values.unpack(args, self.object_of, self.process.globals, functions=True)
-            found = self.object_of(target)
-            found = getattr(found, attribute) if attribute else found
-            result = found if names is None else call_with(found, given, names)
-            made = values.pack([result, *given], self.keep)
-            return {"values": made, "printed": self.printed()} if captured else {"values": made}
+            arguments = values.unpack(args, self.object_of, self.process.globals, functions=True)
+            result = self.object_of(target)
+            result = getattr(result, attribute) if attribute else result
+            if names is not None:
+                result = call_with(result, arguments, names)
+            reply = {"values": values.pack([result, *arguments], self.keep)}
+            return {**reply, "printed": self.printed()} if captured else reply
         except Exception as error:
             traceback.print_exc(limit=-3)
-            known = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
+            builtin = (c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
             kinds = ((name, self.process.globals.get(name)) for name in expected)
             return {
-                "error": next(known),
+                "error": next(builtin),
                 "own": [n for n, k in kinds if isinstance(k, type) and isinstance(error, k)],
                 "args": values.pack(list(error.args), self.keep),
                 "message": str(error)[:500],
@@ -118,12 +119,12 @@ class _Served:
 
     def ask_back(self, function: list[int], *args: Any, **keywords: Any) -> Any:
         """Call a function that the tests gave to the program."""
-        given = values.pack([*args, *keywords.values()], self.keep)
-        reply = self.channel.ask([function, given, list(keywords)], self.answer)
+        arguments = values.pack([*args, *keywords.values()], self.keep)
+        reply = self.channel.ask([function, arguments, list(keywords)], self.answer)
         if "error" in reply:
             raise _exception(reply["error"])(reply["message"])
-        there = self.process.globals
-        return values.unpack(reply["value"], self.object_of, there, functions=True)
+        classes = self.process.globals
+        return values.unpack(reply["value"], self.object_of, classes, functions=True)
 
     def printed(self) -> str:
         """What was written to the standard output since the last call."""
@@ -192,19 +193,21 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
         return Remote(ask, name)
 
     def answer(function: list[int], args: Any, names: list[str]) -> dict[str, Any]:
-        given = values.unpack(args, object_of, values.FOR_PROGRAMS)
+        arguments = values.unpack(args, object_of, values.FOR_PROGRAMS)
         try:
-            result = call_with(functions[function[0]], given, names)
+            result = call_with(functions[function[0]], arguments, names)
         except Exception as error:
             if isinstance(error, CannotCross | ProgramFailed):
                 raise
             return {"error": type(error).__name__, "message": str(error)}
         return {"value": values.pack(result, name_of, functions=True)}
 
-    def ask(target: Any, attribute: str | None, given: list[Any], names: list[str] | None) -> Any:
+    def ask(
+        target: Any, attribute: str | None, arguments: list[Any], names: list[str] | None
+    ) -> Any:
         if sys.stdin is not sys.__stdin__ or (builtins.input, builtins.print) != _PATCHED:
             raise CannotCross("what the tests put in place of input or print is not the program's")
-        args = values.pack(given, name_of, functions=True)
+        args = values.pack(arguments, name_of, functions=True)
         try:
             captured = sys.stdout is not sys.__stdout__  # the tests look at what is printed
             question = [target, attribute, args, names, list(expected), captured]
@@ -223,7 +226,7 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
             raise ProgramFailed(f"a reply of the program is none: {wrong}") from wrong
         if error:
             raise error from ProgramFailed()
-        for argument, changed in zip(given, after, strict=False):
+        for argument, changed in zip(arguments, after, strict=False):
             _update(argument, changed)
         return result
 
@@ -282,9 +285,9 @@ def run_tests(process: Process, tests: bytes) -> None:
         try:
             exec(code, process.globals)
         except SystemExit:  # of unittest.main, which finds no tests
-            if channel.asked or not remote:
+            if channel.used or not remote:
                 raise
-        if remote and not channel.asked:
+        if remote and not channel.used:
             raise CannotCross("the tests end without a call of the program")
     except Exception as error:
         status = CANNOT_CROSS if isinstance(error, CannotCross | ImportError) else 0

@@ -137,15 +137,15 @@ class Zygote:
         child would do again, in pages of its own."""
         zygote_roles.open_streams()
         gc.freeze()
-        for role, program, stdin, said in _SAMPLES * _REHEARSALS:
+        for role, program, stdin, reply in _SAMPLES * _REHEARSALS:
             self.code = marshal.dumps(compile(program, "solution.py", "exec"))
-            given = stdin.encode()
+            stdin_bytes = stdin.encode()
             if role == "asserts":
-                given = marshal.dumps((compile(stdin, "tests.py", "exec"), ["add"], [], []))
-            os.ftruncate(0, os.pwrite(0, given, 0))
+                stdin_bytes = marshal.dumps((compile(stdin, "tests.py", "exec"), ["add"], [], []))
+            os.ftruncate(0, os.pwrite(0, stdin_bytes, 0))
             sys.stdin.seek(0)
             ours, theirs = _socket.socketpair()
-            theirs.send(said.encode())
+            theirs.send(reply.encode())
             theirs.shutdown(_socket.SHUT_WR)
             os.dup2(ours.fileno(), 3)
             process = Process("tests", names | zygote_asserts.PROVIDED)

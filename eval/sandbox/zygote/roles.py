@@ -32,7 +32,7 @@ from . import values
 _STAR = "string re datetime collections heapq bisect copy math random statistics itertools"
 _STAR += " functools operator io sys json builtins typing"
 _PRELOADED = "ast contextlib dataclasses decimal enum fractions queue"
-_STREAMS = {f"{place}{fd}": fd for place in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
+_STREAMS = {f"{folder}{fd}": fd for folder in ("/dev/fd/", "/proc/self/fd/") for fd in range(3)}
 _STREAMS |= {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 NOT_JSON = "is not JSON"  # how the error of role `call` ends when the result only lacks a JSON form
@@ -96,12 +96,12 @@ def open_streams() -> None:
 class Process:
     """A module that holds the prelude, made before the fork: what a child writes to, it copies."""
 
-    def __init__(self, name: str, given: dict[str, Any]) -> None:
+    def __init__(self, name: str, names: dict[str, Any]) -> None:
         sys.modules[name] = module = types.ModuleType(name)
-        self.given = given
+        self.prelude = names
         self.streams = (sys.stdout, sys.stdout.buffer, sys.stderr)
         self.globals = vars(module)
-        self.globals.update(given, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
+        self.globals.update(names, stdin=sys.stdin, stdout=sys.stdout, stderr=sys.stderr)
         self.globals.update(__name__=name, __builtins__=builtins, __file__="solution.py")
 
     def run(self, body: Callable[..., None], *arguments: Any) -> int:
@@ -116,13 +116,10 @@ class Process:
             status = 1
             with contextlib.suppress(BaseException):
                 traceback.print_exc(limit=-3)
-        try:
-            module: Any = threading  # the main thread's lock is always there, and costly to end
-            if len(module._shutdown_locks) > 1 or module._threading_atexits:
-                module._shutdown()
-            atexit._run_exitfuncs()
-        except BaseException:
-            pass  # the interpreter only reports such an error, and its exit status stays
+        for end in (_join_threads, atexit._run_exitfuncs):
+            # As the interpreter: it reports such an error, goes on, and its exit status stays.
+            with contextlib.suppress(BaseException):
+                end()
         for stream in (sys.stdout, *self.streams, *_left_open()):
             try:
                 if stream is not None:
@@ -134,11 +131,17 @@ class Process:
         return status
 
 
+def _join_threads() -> None:
+    module: Any = threading  # the main thread's lock is always there, and costly to end
+    if len(module._shutdown_locks) > 1 or module._threading_atexits:
+        module._shutdown()
+
+
 def _left_open() -> list[Any]:
     """Files that the program never closed: the interpreter writes what they hold when it ends."""
-    found = [o for o in gc.get_objects() if issubclass(type(o), _WRITERS)]
+    writers = [o for o in gc.get_objects() if issubclass(type(o), _WRITERS)]
     # Text first, into its buffer.
-    return sorted(found, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
+    return sorted(writers, key=lambda file: not issubclass(type(file), io.TextIOWrapper))
 
 
 def function_of(process: Process, name: str) -> Any:
@@ -148,7 +151,7 @@ def function_of(process: Process, name: str) -> Any:
     solution = process.globals.get("Solution")
     if isinstance(solution, type) and hasattr(solution, name):
         return getattr(solution(), name)
-    if name in process.globals and process.globals[name] is not process.given.get(name, ...):
+    if name in process.globals and process.globals[name] is not process.prelude.get(name, ...):
         return process.globals[name]
     raise NameError(f"the program defines no {name!r}")
 
@@ -192,10 +195,10 @@ def call(process: Process, code: types.CodeType, function: str, arguments: bytes
     """Role `call`: write the JSON of what the function returns to descriptor 3. `arguments` is
     JSON: {"args": list, "names": names of its last ones}, and "typed" for `values.pack`."""
     exec(code, process.globals)
-    given = values.decode(arguments)
-    args, typed = given["args"], "typed" in given
+    request = values.decode(arguments)
+    args, typed = request["args"], "typed" in request
     args = values.unpack(args, _plain, process.globals) if typed else args
-    result = call_with(function_of(process, function), args, given["names"])
+    result = call_with(function_of(process, function), args, request["names"])
     values.write(_encode(values.pack(result, _plain) if typed else result).encode())
 
 

@@ -49,18 +49,18 @@ class TreeNode:
 
 def _build(form: str, values: Any, node: Any) -> Any:
     """The first of the `node` objects that hold these values in level order; None for none."""
-    made: list[Any] = []
+    nodes: list[Any] = []
     places = collections.deque[tuple[Any, str]]()  # where the next values belong
     for value in values:
-        parent, side = places.popleft() if made else (None, "")
+        parent, side = places.popleft() if nodes else (None, "")
         if value is not None or form == "list_node":
-            made.append(node(value))
-            places += [(made[-1], side) for side in _SIDES[form]]
+            nodes.append(node(value))
+            places += [(nodes[-1], side) for side in _SIDES[form]]
             if parent is not None:
-                setattr(parent, side, made[-1])
+                setattr(parent, side, nodes[-1])
         if not places:
             break
-    return made[0] if made else None
+    return nodes[0] if nodes else None
 
 
 def node_values(value: Any) -> tuple[str, list[Any]] | None:
@@ -144,8 +144,8 @@ def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any
         return {"array": plain_values} if functions and value.shape else plain_values
     if functions and isinstance(value, _BUILTINS) and value.__module__ == "builtins":
         return {"builtin": value.__name__}
-    if found := node_values(value):
-        return {found[0]: again(found[1])}
+    if node := node_values(value):
+        return {node[0]: again(node[1])}
     return {"object": keep(value)}
 
 
@@ -189,11 +189,11 @@ class Channel:
     """One end of the socket on descriptor 3: JSON lines. A list asks, a dict replies."""
 
     rest = b""  # read, and of the next line
-    asked = False
+    used = False
 
     def ask(self, question: list[Any], answer: Callable[..., dict[str, Any]]) -> dict[str, Any]:
         """The reply to `question`. Before it the other end may ask too, which `answer` replies."""
-        self.asked = True
+        self.used = True
         self.send(question)
         while isinstance(message := self.receive(), list):
             self.send(answer(*message))
