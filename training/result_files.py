@@ -67,9 +67,10 @@ def kept_models(out: Path) -> list[tuple[int, Path]]:
 
 
 def latest(checkpoints: Path) -> Path | None:
-    """The newest whole training checkpoint in the folder `checkpoints`, or None."""
-    stable = [mark.parent for mark in checkpoints.glob(f"checkpoint-*/{STABLE}")]
-    return max(stable, key=number_of, default=None)
+    """The newest whole training checkpoint in the folder `checkpoints`, or None. One of step 0,
+    which older versions wrote, does not count: from it training goes on to other bits."""
+    stable = (mark.parent for mark in checkpoints.glob(f"checkpoint-*/{STABLE}"))
+    return max(filter(number_of, stable), key=number_of, default=None)
 
 
 def number_of(model: Path) -> int:

@@ -167,16 +167,18 @@ def gradients_of(trainer: Any) -> list[dict[str, torch.Tensor]]:
     """Trains, and returns the gradients of every update, by parameter, on the CPU."""
     from transformers import TrainerCallback
 
-    found: list[dict[str, torch.Tensor]] = []
+    updates: list[dict[str, torch.Tensor]] = []
 
     class Keep(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, **_):
             named = trainer.model.named_parameters()
-            found.append({n: p.grad.detach().cpu().clone() for n, p in named if p.grad is not None})
+            updates.append(
+                {n: p.grad.detach().cpu().clone() for n, p in named if p.grad is not None}
+            )
 
     trainer.add_callback(Keep())
     trainer.train()
-    return found
+    return updates
 
 
 @pytest.fixture

@@ -43,13 +43,13 @@ def make(out, files, seed):
 
 
 def test_the_same_seed_makes_the_same_bytes(files, tmp_path):
-    made = []
+    outputs = []
     for name in ("a", "b"):
         make(tmp_path / name, files, 7)
-        made.append({p.name: p.read_bytes() for p in (tmp_path / name / "checkpoint").iterdir()})
-    assert made[0] == made[1]
+        outputs.append({p.name: p.read_bytes() for p in (tmp_path / name / "checkpoint").iterdir()})
+    assert outputs[0] == outputs[1]
     weights_and_tokenizer = {"model.safetensors", "tokenizer.json"}
-    assert weights_and_tokenizer | {"config.json", "generation_config.json"} <= made[0].keys()
+    assert weights_and_tokenizer | {"config.json", "generation_config.json"} <= outputs[0].keys()
 
 
 def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(files, tmp_path):
@@ -146,10 +146,17 @@ def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_ke
     for step in (3, 9):  # a kill came before 9 was whole
         saved(tmp_path, step, stable=False)
     third: Any = SimpleNamespace(is_world_process_zero=True, global_step=3)
-    place: Any = SimpleNamespace(output_dir=tmp_path)
-    StableCheckpoints().on_save(place, third, place)
+    arguments: Any = SimpleNamespace(output_dir=tmp_path)
+    StableCheckpoints().on_save(arguments, third, arguments)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
+
+
+def test_a_checkpoint_of_step_0_that_an_older_version_wrote_is_no_start(tmp_path):
+    saved(tmp_path, 0)
+    assert latest(tmp_path) is None
+    first = saved(tmp_path, 1)
+    assert latest(tmp_path) == first
 
 
 @pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "model.safetensors"])
@@ -157,9 +164,9 @@ def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, writte
     folder = tmp_path / "checkpoint-4"
     (folder / written).mkdir(parents=True)
     apart, spread = (SimpleNamespace(is_fsdp_enabled=f, model=Linear(1, 1)) for f in (False, True))
-    whole = written == "model.safetensors"
-    same: Any = apart if whole else spread
-    other: Any = spread if whole else apart
+    is_whole = written == "model.safetensors"
+    same: Any = apart if is_whole else spread
+    other: Any = spread if is_whole else apart
     check_layout(same, folder)
     check_layout(other, None)
     with pytest.raises(ValueError, match=r"set topology\.sharding .* remove .* begin this stage"):

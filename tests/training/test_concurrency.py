@@ -14,12 +14,12 @@ Endpoint = Callable[[int], Round]
 
 def refusing(most: int) -> Endpoint:
     """Answers `most` at once; the others try again twice a round."""
-    return lambda asked: Round(EACH * min(asked, most), refused=2 * max(0, asked - most))
+    return lambda limit: Round(EACH * min(limit, most), refused=2 * max(0, limit - most))
 
 
 def slowing(most: int) -> Endpoint:
     """Refuses none, and is no faster with more than `most`."""
-    return lambda asked: Round(EACH * min(asked, most))
+    return lambda limit: Round(EACH * min(limit, most))
 
 
 def after(rounds: int, endpoint: Endpoint, start: Level = START, most: int = 1024) -> list[Level]:

@@ -35,9 +35,9 @@ def encoder(tmp_path: Path) -> Path:
 
 
 def test_a_vector_is_the_mean_of_its_own_tokens_whatever_stands_beside_it(encoder: Path) -> None:
-    found = local_encoder(str(encoder))(TEXTS)
+    vectors = local_encoder(str(encoder))(TEXTS)
     model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
-    for text, vector in zip(TEXTS, found, strict=True):
+    for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
             mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
         np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
@@ -67,16 +67,16 @@ Answer = Callable[[list[str]], tuple[int, dict[str, Any]]]
 @contextmanager
 def serving(answer: Answer) -> Iterator[tuple[str, list[Any]]]:
     """The address of `/v1` on loopback, and what was asked there: path, key and body."""
-    asked: list[Any] = []
+    bodies: list[Any] = []
 
     async def embed(request: web.Request) -> web.Response:
         body = await request.json()
-        asked.append((request.path, request.headers["authorization"], body))
+        bodies.append((request.path, request.headers["authorization"], body))
         status, reply = answer(body["input"])
         return web.json_response(reply, status=status)
 
     with serving_routes([web.post("/v1/embeddings", embed)]) as url:
-        yield url, asked
+        yield url, bodies
 
 
 def vectors(texts: list[str]) -> tuple[int, dict[str, Any]]:
@@ -92,11 +92,11 @@ def vectors(texts: list[str]) -> tuple[int, dict[str, Any]]:
 def test_an_endpoint_gives_unit_vectors_in_order_and_a_long_text_by_its_beginning(monkeypatch):
     """Of 900 characters the first 450 are taken, beside texts that keep their own vectors."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    with serving(vectors) as (url, asked):
-        found = endpoint_encoder(url, "bge-m3")(["abc", "x" * 900, "abcd"])
+    with serving(vectors) as (url, bodies):
+        rows = endpoint_encoder(url, "bge-m3")(["abc", "x" * 900, "abcd"])
     expected = np.array([[3, 1], [450, 1], [4, 1]], float)
-    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1)[:, None], 1e-6)
-    path, key, body = asked[0]
+    np.testing.assert_allclose(rows, expected / np.linalg.norm(expected, axis=1)[:, None], 1e-6)
+    path, key, body = bodies[0]
     assert (path, key, body["model"]) == ("/v1/embeddings", "Bearer sk-secret", "bge-m3")
 
 

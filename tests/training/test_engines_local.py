@@ -48,10 +48,10 @@ def settings(checkpoint: Path, **more: Any) -> EngineSettings:
 requests = partial(countdown_requests, 11)
 
 
-def job(checkpoint: Path, out: Path, asked: list[Request]) -> GenerateJob:
+def job(checkpoint: Path, out: Path, requests: list[Request]) -> GenerateJob:
     out.mkdir(exist_ok=True)
     file = out / "requests.jsonl"
-    file.write_text("".join(json.dumps(r._asdict()) + "\n" for r in asked))
+    file.write_text("".join(json.dumps(r._asdict()) + "\n" for r in requests))
     return GenerateJob(
         out=out,
         engine=settings(checkpoint),
@@ -60,9 +60,9 @@ def job(checkpoint: Path, out: Path, asked: list[Request]) -> GenerateJob:
     )
 
 
-def results(out: Path, asked: list[Request]) -> list[Sample]:
+def results(out: Path, requests: list[Request]) -> list[Sample]:
     with Journal(journal_path(out)) as journal:
-        return list(journal.samples(r.key for r in asked))
+        return list(journal.samples(r.key for r in requests))
 
 
 def test_every_request_of_a_job_is_answered_once_with_progress_and_curves(checkpoint, tmp_path):
@@ -167,8 +167,8 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     trained = SimpleNamespace(max_position_embeddings=32_768, rope_parameters=rope)
     stretched = rope | {"rope_type": "yarn", "factor": 2.5}
     stretched |= {"original_max_position_embeddings": 32_768}
-    found = yarn_parameters(trained, 2.5)
-    assert found == {"max_position_embeddings": 81_920, "rope_parameters": stretched}
+    overrides = yarn_parameters(trained, 2.5)
+    assert overrides == {"max_position_embeddings": 81_920, "rope_parameters": stretched}
     with make_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
         got = list(engine.answer(countdown_requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256
@@ -179,10 +179,10 @@ def test_the_settings_reach_vllm_in_its_words(checkpoint):
     runtime = EngineRuntime(tensor_parallel=4, data_parallel=3, max_model_len=70_000)
     engine = EngineSettings(kind="vllm", model=str(checkpoint), yarn_factor=2.5, runtime=runtime)
     config = LocalModel(engine, Sampling()).config
-    found = engine_arguments(engine, config)
-    assert (found["tensor_parallel_size"], found["data_parallel_size"]) == (4, 3)
-    assert (found["max_model_len"], found["generation_config"]) == (70_000, "vllm")
-    assert found["hf_overrides"] == yarn_parameters(config, 2.5)
+    arguments = engine_arguments(engine, config)
+    assert (arguments["tensor_parallel_size"], arguments["data_parallel_size"]) == (4, 3)
+    assert (arguments["max_model_len"], arguments["generation_config"]) == (70_000, "vllm")
+    assert arguments["hf_overrides"] == yarn_parameters(config, 2.5)
     plain = engine.model_copy(update={"yarn_factor": None})
     assert engine_arguments(plain, config)["hf_overrides"] == {}
 
@@ -262,8 +262,8 @@ def test_every_token_is_drawn_as_often_as_its_chance():
     """Of 40,000 draws each share is within five standard errors; no chance is no draw."""
     chances = torch.tensor([0.0, 0.5, 0.0, 0.3, 0.2, 0.0])
     drawn = one_of(chances.expand(40_000, 6), torch.Generator().manual_seed(0))
-    found = torch.bincount(drawn[:, 0], minlength=6) / 40_000
-    assert ((found - chances).abs() <= 5 * (chances * (1 - chances) / 40_000).sqrt()).all()
+    shares = torch.bincount(drawn[:, 0], minlength=6) / 40_000
+    assert ((shares - chances).abs() <= 5 * (chances * (1 - chances) / 40_000).sqrt()).all()
 
 
 def test_top_p_never_draws_from_the_tail():
@@ -293,22 +293,22 @@ def test_a_large_vocabulary_is_drawn_from_as_if_it_were_sorted():
 
 def test_every_answer_may_have_a_length_of_its_own(files):
     model, prompts = small(files)
-    whole = greedy(model, prompts, [-1], 12, 256)
+    longest = greedy(model, prompts, [-1], 12, 256)
     most = [1 + i % 5 for i in range(len(prompts))]
-    found = greedy(model, prompts, [-1], most, 4)
-    assert found == [answer[:n] for answer, n in zip(whole, most, strict=True)]
+    answers = greedy(model, prompts, [-1], most, 4)
+    assert answers == [answer[:n] for answer, n in zip(longest, most, strict=True)]
 
 
 def test_an_answer_is_told_of_while_longer_ones_are_sampled(files):
     model, prompts = small(files)
-    told, passes = [], []
+    reported, passes = [], []
     model.register_forward_hook(lambda *_: passes.append(0))
     most = [12 - i % 5 for i in range(len(prompts))]
     answers = sample(
         model, prompts, max_tokens=most, stop_ids=[-1], temperature=0,
-        on_end=lambda *ended: told.append((*ended, len(passes))),
+        on_end=lambda *ended: reported.append((*ended, len(passes))),
     )  # fmt: skip
-    assert [a for _, a in sorted((i, a) for i, a, _ in told)] == answers  # each once
-    (first, _, then), (*_, last) = told[0], told[-1]
+    assert [a for _, a in sorted((i, a) for i, a, _ in reported)] == answers  # each once
+    (first, _, then), (*_, last) = reported[0], reported[-1]
     assert most[first] < 12
     assert then < last

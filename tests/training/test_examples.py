@@ -80,8 +80,8 @@ def test_the_judge_is_an_environment_of_prime_rl(example, monkeypatch):
     library = ModuleType("verifiers")
     library.Rubric = library.SingleTurnEnv = SimpleNamespace
     monkeypatch.setitem(sys.modules, "verifiers", library)
-    made = example("judge_in_prime_rl").load_environment(str(EXAMPLES / "problems.jsonl"))
-    row, (judged,) = made.dataset[0], made.rubric.funcs
+    environment = example("judge_in_prime_rl").load_environment(str(EXAMPLES / "problems.jsonl"))
+    row, (judged,) = environment.dataset[0], environment.rubric.funcs
     assert row["prompt"][-1]["content"] == json.loads(PROBLEM)["prompt"]
     answered = [{"role": "assistant", "content": RIGHT}]
     assert asyncio.run(judged(completion=answered, answer=row["answer"])) == 1.0

@@ -41,11 +41,11 @@ def run_rl(checkpoint: Path, files: dict[str, Path], out: Path, **changes: Any) 
 
 def written(out: Path) -> list[Path]:
     """Files of weights in `out`, each looked at: all values are finite."""
-    found = list(out.rglob("*.safetensors"))
-    for file in found:
+    files = list(out.rglob("*.safetensors"))
+    for file in files:
         broken = [name for name, weight in load_file(file).items() if not weight.isfinite().all()]
         assert not broken, f"{file} holds {broken}"
-    return found
+    return files
 
 
 @pytest.fixture

@@ -98,8 +98,8 @@ def test_a_stage_that_was_killed_ends_with_the_same_bits(files, tmp_path, kind, 
             run(job(kind, files, tmp_path / "killed"))
     assert latest(tmp_path / "killed" / SCRATCH / CHECKPOINTS)
     run(job(kind, files, tmp_path / "killed"))
-    whole, resumed = (weights(tmp_path / n / "checkpoint") for n in ("whole", "killed"))
-    assert all(torch.equal(weight, resumed[name]) for name, weight in whole.items())
+    undisturbed, resumed = (weights(tmp_path / n / "checkpoint") for n in ("whole", "killed"))
+    assert all(torch.equal(weight, resumed[name]) for name, weight in undisturbed.items())
 
 
 def test_only_adapters_have_a_gradient(make_trainer, files):

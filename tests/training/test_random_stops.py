@@ -76,13 +76,13 @@ def test_a_stop_at_any_moment_ends_with_the_bits_of_an_undisturbed_run(files, tm
         return RLJob(**same, checkpoint=files["checkpoint"], problems=data, settings=settings)
 
     seed = random.SystemRandom().randrange(10**6)
-    rng, began, whole = random.Random(seed), time.monotonic(), job("whole")
-    undisturbed = start(whole)
-    assert wait_until(undisturbed, lambda: trains(whole.out)), (whole.out / "child.log").read_text()
+    rng, began, calm = random.Random(seed), time.monotonic(), job("whole")
+    undisturbed = start(calm)
+    assert wait_until(undisturbed, lambda: trains(calm.out)), (calm.out / "child.log").read_text()
     first = time.monotonic() - began
-    assert undisturbed.wait() == 0, (whole.out / "child.log").read_text()
+    assert undisturbed.wait() == 0, (calm.out / "child.log").read_text()
     seconds = time.monotonic() - began
-    reference, stops, tries = (curves(whole.out), results(whole.out)), 0, 0
+    reference, stops, tries = (curves(calm.out), results(calm.out)), 0, 0
     while stops < STOPS:
         tries += 1
         sign, cut = (signal.SIGTERM, signal.SIGKILL)[stops % 2], job(f"cut-{tries}")
@@ -98,5 +98,5 @@ def test_a_stop_at_any_moment_ends_with_the_bits_of_an_undisturbed_run(files, tm
         process.wait()
         stops += 1
         assert start(cut).wait() == 0, (cut.out / "child.log").read_text()
-        told = f"seed {seed}: stop {stops}, {sign.name} after {moment:.2f} s, {early=}"
-        assert (curves(cut.out), results(cut.out)) == reference, told
+        description = f"seed {seed}: stop {stops}, {sign.name} after {moment:.2f} s, {early=}"
+        assert (curves(cut.out), results(cut.out)) == reference, description

@@ -57,10 +57,10 @@ def test_a_row_is_the_prompt_as_sampled_and_the_answer_as_sampled(template, tmp_
     path = tmp_path / "examples.parquet"
     row = {"problem_id": "p", "index": 0, "domain": "math", "source": "s", "prompt": "6 times 7?"}
     write_table(path, Example, [Example(**row, response=THOUGHT)])
-    (made,) = tokenized(path, chat, 4_096, tmp_path)
+    (tokens,) = tokenized(path, chat, 4_096, tmp_path)
     (prompt,), (answer,) = chat.prompt_ids(["6 times 7?"]), chat.response_ids([THOUGHT])
-    assert made["input_ids"] == prompt + answer
-    assert made["labels"] == [IGNORED] * len(prompt) + answer
+    assert tokens["input_ids"] == prompt + answer
+    assert tokens["labels"] == [IGNORED] * len(prompt) + answer
     judged = chat.text(answer)
     assert (judged.count("<think>"), judged.count("</think>")) == (1, 1)
     assert has_closed_think(judged)
@@ -103,9 +103,9 @@ def test_a_real_tokenizer_opens_and_ends_an_answer_as_its_model_does(name):
         pytest.skip("needs ../shared/data/tokenizers")
     tokenizer: Any = load_tokenizer(TOKENIZERS / name)
     chat = ChatFormat.from_template(tokenizer)
-    asked = tokenizer.apply_chat_template(conversation("Hi"), tokenize=False, **GENERATE)
-    assert asked == PROMPTS[name]
-    assert chat.prompt_ids(["Hi"]) == [tokenizer(asked, add_special_tokens=False)["input_ids"]]
+    prompt = tokenizer.apply_chat_template(conversation("Hi"), tokenize=False, **GENERATE)
+    assert prompt == PROMPTS[name]
+    assert chat.prompt_ids(["Hi"]) == [tokenizer(prompt, add_special_tokens=False)["input_ids"]]
     assert tokenizer.convert_ids_to_tokens(chat.closing) == [ENDS[name]]
     (answer,) = chat.response_ids([THOUGHT])
     assert chat.text(answer) == THOUGHT
@@ -209,8 +209,8 @@ def test_a_checkpoint_says_how_it_is_asked_and_engines_ask_it_so(files, tmp_path
     }
     loud = {"quiet": False}
     for kwargs, opened in ((None, 2), (loud, 1)):
-        how = {"kind": "transformers", "model": str(tmp_path / "checkpoint")}
-        engine = LocalModel(EngineSettings(**how, chat_template_kwargs=kwargs), Sampling())
+        fields = {"kind": "transformers", "model": str(tmp_path / "checkpoint")}
+        engine = LocalModel(EngineSettings(**fields, chat_template_kwargs=kwargs), Sampling())
         (ids,) = engine.chat.prompt_ids(["?"])
         assert str(engine.tokenizer.decode(ids)).count("<|im_start|>") == opened + 1
 
@@ -252,9 +252,9 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
     def answered(prompts, trainer, **_):
         texts = [ANSWERS[domain][i % 2] for i in range(len(prompts))]
         writer = plain if "/think" in prefill else trainer.chat
-        asked = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
+        prompt_ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
         answers = writer.response_ids(texts)
-        return {"prompt_ids": asked, "completion_ids": answers, "logprobs": None}
+        return {"prompt_ids": prompt_ids, "completion_ids": answers, "logprobs": None}
 
     for name, template in (("plain", CHATML), ("filled", prefilling(prefill))):
         start = tmp_path / name / "start"
@@ -313,8 +313,8 @@ def test_thinking_in_tags_that_nobody_named_is_refused_by_a_local_engine_and_rea
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def answer(think_tags: Any) -> Any:
-        how = {"kind": "transformers", "model": str(files["checkpoint"])}
-        engine = LocalModel(EngineSettings(**how, think_tags=think_tags), Sampling())
+        engine_settings = {"kind": "transformers", "model": str(files["checkpoint"])}
+        engine = LocalModel(EngineSettings(**engine_settings, think_tags=think_tags), Sampling())
         engine.chat = ChatFormat.from_template(tokenizer)
         return engine.sample(Request("p", 0, "?"), 3, [*ids, *engine.chat.closing])
 

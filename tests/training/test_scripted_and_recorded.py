@@ -27,23 +27,23 @@ TAGS = {
 }
 
 
-def answers(settings: EngineSettings, asked: list[Request]) -> dict[tuple[str, int], Sample]:
+def answers(settings: EngineSettings, requests: list[Request]) -> dict[tuple[str, int], Sample]:
     with make_engine(settings, Sampling()) as engine:
-        return {(s.problem_id, s.index): s for s in engine.answer(asked)}
+        return {(s.problem_id, s.index): s for s in engine.answer(requests)}
 
 
 def test_the_teacher_answers_every_request_once_by_its_own_seed():
     problems = [
         p for f in (countdown, by_example) for p in f.generate(random.Random(0), 30, "train")
     ]
-    asked = [
+    requests = [
         Request(problem_id=p.id, index=i, prompt=p.prompt, seed=request_seed(0, p.id, i))
         for p in problems
         for i in range(2)
     ]
-    forwards = answers(SCRIPTED, asked)
-    assert forwards == answers(SCRIPTED, asked[::-1])
-    assert set(forwards) == {r.key for r in asked}
+    forwards = answers(SCRIPTED, requests)
+    assert forwards == answers(SCRIPTED, requests[::-1])
+    assert set(forwards) == {r.key for r in requests}
     assert {s.model for s in forwards.values()} == {"teacher"}
     differ = [forwards[p.id, 0].text != forwards[p.id, 1].text for p in problems]
     assert sum(differ) > len(differ) / 2
@@ -57,10 +57,10 @@ def test_the_teacher_slips_more_on_a_source_that_says_so():
     prompt = next(iter(countdown.generate(random.Random(0), 1, "train"))).prompt
 
     def texts(part: str) -> list[str]:
-        asked = [
+        requests = [
             Request(problem_id="p", index=i, prompt=prompt, seed=i, part=part) for i in range(20)
         ]
-        return [s.text for s in answers(settings, asked).values()]
+        return [s.text for s in answers(settings, requests).values()]
 
     assert texts("good") == texts("") != texts("bad")
 
@@ -92,12 +92,12 @@ def asked_of(settings: EngineSettings, *prompts: tuple[str, int]) -> dict:
 def test_answers_are_numbered_in_file_order_for_each_prompt_whatever_its_typesetting(tmp_path):
     rows = [row("What is  1+1?", "a"), row("other", "b"), row("WHAT is 1+1?", "c")]
     settings = recorded(tmp_path / "r.jsonl.gz", rows)
-    found = asked_of(settings, *(("what is 1+1?", i) for i in range(3)), ("unknown", 0))
-    assert {key: s.text for key, s in found.items()} == {
+    samples = asked_of(settings, *(("what is 1+1?", i) for i in range(3)), ("unknown", 0))
+    assert {key: s.text for key, s in samples.items()} == {
         (problem_id("what is 1+1?"), 0): "a",
         (problem_id("what is 1+1?"), 1): "c",
     }
-    assert {s.model for s in found.values()} == {"sky"}
+    assert {s.model for s in samples.values()} == {"sky"}
 
 
 @pytest.mark.parametrize(
@@ -127,22 +127,22 @@ def test_alternative_fields_let_files_of_two_shapes_serve_one_engine(tmp_path):
     rows = [{"query": "q1", "response": "r1"}, {"problem": "q2", "solution": "r2"}]
     fields = {"prompt_field": "query|problem", "text_field": "response|solution"}
     settings = recorded(tmp_path / "r.jsonl", rows, **fields, model="people")
-    found = asked_of(settings, ("q1", 0), ("q2", 0))
-    assert [(s.text, s.model) for s in found.values()] == [("r1", "people"), ("r2", "people")]
+    samples = asked_of(settings, ("q1", 0), ("q2", 0))
+    assert [(s.text, s.model) for s in samples.values()] == [("r1", "people"), ("r2", "people")]
 
 
 def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path):
     rows = ["{broken\n", {"question": "q"}, row("q", 7), row("q", "good", ok="maybe")]
     settings = recorded(tmp_path / "r.jsonl", [*rows, row("q", "good", ok=True)], grade_field="ok")
-    found = list(recordings(settings))
-    reasons = [x.reason for x in found if isinstance(x, Rejected)]
+    parsed = list(recordings(settings))
+    reasons = [x.reason for x in parsed if isinstance(x, Rejected)]
     assert reasons[0].startswith("r.jsonl row 1: no JSON")
     assert reasons[1:] == [
         "r.jsonl row 2: field response: missing",
         "r.jsonl row 3: field response: must be text, this is a int",
         "r.jsonl row 4: field ok: 'maybe' is no grade; true, false, 1 or 0 are",
     ]
-    (good,) = (x for x in found if not isinstance(x, Rejected))
+    (good,) = (x for x in parsed if not isinstance(x, Rejected))
     assert good.sample.index == 0
     assert (good.grade.index, good.grade.correct, good.grade.model) == (0, True, "sky")
 
@@ -168,11 +168,11 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_line_and_takes_new_ones(tmp_pa
     with Journal(path) as journal:
         for i in range(3):
             journal.append(sample(i))
-    whole = path.read_bytes()
-    for cut in [*range(len(whole) + 1), -1]:
+    content = path.read_bytes()
+    for cut in [*range(len(content) + 1), -1]:
         # Last: blocks of zeros, as a power cut leaves them.
-        path.write_bytes(whole[:cut] if cut >= 0 else whole + b"\0" * 512 + b"\n")
-        lines = whole[:cut].count(b"\n") if cut >= 0 else 3
+        path.write_bytes(content[:cut] if cut >= 0 else content + b"\0" * 512 + b"\n")
+        lines = content[:cut].count(b"\n") if cut >= 0 else 3
         with Journal(path) as journal:
             assert len(journal) == lines
             journal.append(sample(7))
@@ -188,12 +188,12 @@ def test_tokens_and_cost_are_known_after_a_kill_too(tmp_path):
     with Journal(path) as journal:
         for i in range(5):
             journal.append(sample(i))
-        found = journal.figures(prices)
-    assert found == {
+        figures = journal.figures(prices)
+    assert figures == {
         "samples": 5, "tokens": 10, "prompt_tokens": 50, "cost": pytest.approx(70e-6)
     }  # fmt: skip
     with Journal(path) as journal:
-        assert journal.figures(prices) == found
+        assert journal.figures(prices) == figures
         assert "cost" not in journal.figures(free)
 
 

@@ -68,8 +68,8 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     print(f"seed {seed}: SIGKILL in call {call} of {hook}")
     data = files["examples" if kind == "sft" else "problems"]
     inputs = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"], data
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    stage(kind, *inputs, whole)
+    undisturbed, cut = tmp_path / "whole", tmp_path / "cut"
+    stage(kind, *inputs, undisturbed)
 
     stage(kind, *inputs, cut, hook=hook, call=call)
     assert not (cut / "checkpoint").exists()
@@ -77,13 +77,13 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
 
     logged = [step for step, _ in curves(cut)]
     assert logged == sorted(set(logged)), "a step was logged twice"
-    assert curves(cut) == curves(whole)
-    assert any(metrics["loss"] for _, metrics in curves(whole))
+    assert curves(cut) == curves(undisturbed)
+    assert any(metrics["loss"] for _, metrics in curves(undisturbed))
     of_rl = () if kind == "sft" else ("rollouts.parquet", "logs/off_policy.jsonl")
     for name in ("checkpoint/model.safetensors", *of_rl):
-        assert (cut / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (cut / name).read_bytes() == (undisturbed / name).read_bytes(), name
     if kind == "vllm_colocate":
-        (_, first), (_, second) = curves(whole)
+        (_, first), (_, second) = curves(undisturbed)
         assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0  # the first rollout moved it
         assert all(0 < line["mismatch/logp_difference"] < 1e-4 for line in (first, second))
 
@@ -117,12 +117,16 @@ def test_a_stopped_run_saves_its_step_and_goes_on_to_the_same_bits(
     files, undisturbed, tmp_path, kind, hook, call, step
 ):
     data = files["examples" if kind == "sft" else "problems"]
-    inputs, whole, cut = (files["checkpoint"], data), undisturbed(kind), tmp_path / "cut"
+    inputs, undisturbed_folder, cut = (
+        (files["checkpoint"], data),
+        undisturbed(kind),
+        tmp_path / "cut",
+    )
     stage(kind, *inputs, cut, hook=hook, call=call, sign=TERM)
     assert not (cut / "checkpoint").exists()
     newest = result_files.latest(cut / ".resume/checkpoints")
     assert (result_files.number_of(newest) if newest else 0) == step * (4 if kind == "rl" else 1)
     stage(kind, *inputs, cut)
-    assert curves(cut) == curves(whole)
+    assert curves(cut) == curves(undisturbed_folder)
     model = "checkpoint/model.safetensors"
-    assert (cut / model).read_bytes() == (whole / model).read_bytes()
+    assert (cut / model).read_bytes() == (undisturbed_folder / model).read_bytes()

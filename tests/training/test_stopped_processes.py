@@ -26,11 +26,15 @@ def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_pat
     settings = SFT.model_copy(update={"epochs": 40, "checkpoint_steps": 10**6})
 
     def job(name: str) -> SFTJob:
-        made = {"out": tmp_path / name, "base": files["checkpoint"], "examples": files["examples"]}
-        return SFTJob(**made, seed=3, settings=settings)
+        weights = {
+            "out": tmp_path / name,
+            "base": files["checkpoint"],
+            "examples": files["examples"],
+        }
+        return SFTJob(**weights, seed=3, settings=settings)
 
-    whole, cut = job("whole"), job("cut")
-    run_child(whole, whole.out, command=COMMAND)
+    undisturbed, cut = job("whole"), job("cut")
+    run_child(undisturbed, undisturbed.out, command=COMMAND)
     file, log = cut.out / ".resume/job.json", cut.out / "child.log"
     file.parent.mkdir(parents=True)
     file.write_text(cut.model_dump_json())
@@ -42,7 +46,7 @@ def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_pat
     stage.wait()
     newest = result_files.latest(cut.out / ".resume/checkpoints")
     assert newest, log.read_text()[-3000:]
-    assert 3 <= result_files.number_of(newest) < steps_of(whole.out)
+    assert 3 <= result_files.number_of(newest) < steps_of(undisturbed.out)
     run_child(cut, cut.out, command=COMMAND)
-    made = "checkpoint/model.safetensors"
-    assert (cut.out / made).read_bytes() == (whole.out / made).read_bytes()
+    weights = "checkpoint/model.safetensors"
+    assert (cut.out / weights).read_bytes() == (undisturbed.out / weights).read_bytes()

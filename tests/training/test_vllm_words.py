@@ -50,10 +50,10 @@ def test_the_server_of_the_readme_is_started_with_words_it_knows():
     commands = re.findall(r"vllm serve (FOLDER.*)", text)
     parser = make_arg_parser(FlexibleArgumentParser())
     for command in commands:
-        told = parser.parse_args(shlex.split(command))
-        validate_parsed_serve_args(told)
-        assert told.logprobs_mode == "processed_logprobs"
-        assert told.weight_transfer_config.backend == "nccl"
+        arguments = parser.parse_args(shlex.split(command))
+        validate_parsed_serve_args(arguments)
+        assert arguments.logprobs_mode == "processed_logprobs"
+        assert arguments.weight_transfer_config.backend == "nccl"
     assert len(commands) == 1
 
 
@@ -61,8 +61,10 @@ def test_the_server_of_the_readme_is_started_with_words_it_knows():
 @pytest.mark.parametrize("stage", ["distill", "rate", "sample"])
 def test_the_engine_of_a_shipped_profile_is_asked_in_words_it_knows(checkpoint, profile, stage):
     engine = getattr(load_profile(profile), stage).engine
-    told = engine.model_copy(update={"kind": "vllm", "model": str(checkpoint), "revision": "main"})
-    assert model_config(**engine_arguments(told, None)).max_model_len == 36_864
+    settings = engine.model_copy(
+        update={"kind": "vllm", "model": str(checkpoint), "revision": "main"}
+    )
+    assert model_config(**engine_arguments(settings, None)).max_model_len == 36_864
 
 
 TYPES = {
@@ -81,12 +83,12 @@ def test_the_engine_beside_the_trainer_gets_length_share_and_types(
     settings: RLSettings = load_profile(profile).rl_math.model_copy(update=changes)
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        told = {n.removeprefix("vllm_"): v for n, v in vllm_arguments(settings).items()}
-    given: list[dict[str, Any]] = []
+        ours = {n.removeprefix("vllm_"): v for n, v in vllm_arguments(settings).items()}
+    constructed: list[dict[str, Any]] = []
 
     class Recorder:
         def __init__(self, **arguments: Any) -> None:
-            given.append(arguments)
+            constructed.append(arguments)
 
         def sleep(self, level: int) -> None:
             assert level == 2
@@ -96,15 +98,15 @@ def test_the_engine_beside_the_trainer_gets_length_share_and_types(
     model = load_model(checkpoint, dtype="float32")
     model.name_or_path = str(folder)
     names = ("mode", "gpu_memory_utilization", "tensor_parallel_size", "enable_sleep_mode")
-    asked = {name: told[name] for name in names}
+    by_trl = {name: ours[name] for name in names}
     with mock.patch.dict(os.environ):  # TRL tells vLLM its rank there
         vllm_generation.VLLMGeneration(
             model=model, accelerator=Accelerator(cpu=True), processing_class=None,
-            max_model_length=told["max_model_length"], **asked,
+            max_model_length=ours["max_model_length"], **by_trl,
         )  # fmt: skip
-    (arguments,) = given
+    (arguments,) = constructed
     assert arguments.pop("enable_sleep_mode")  # which vLLM refuses without CUDA
-    made = model_config(**arguments)
-    assert made.max_model_len == settings.max_prompt_tokens + settings.max_tokens
+    config = model_config(**arguments)
+    assert config.max_model_len == settings.max_prompt_tokens + settings.max_tokens
     assert arguments["gpu_memory_utilization"] == settings.engine_runtime.gpu_memory_utilization
-    assert (made.dtype, made.head_dtype) == types
+    assert (config.dtype, config.head_dtype) == types

@@ -14,14 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from .interface import EngineError
 
 ONE_THREAD_BELOW = 50_000_000  # parameters; a second core slows such a model down
 FEWER = 0.8  # rows that have ended leave once this share or less is still running
 NEARLY = 4  # tokens by which prompts may differ and need no padding
-LONGER = 1.1  # and 8 tokens: so much longer than the shortest of those read with it a prompt is
+LONGER = (1.1, 8)  # times and tokens by which a prompt exceeds the shortest that is read with it
 ONE_PASS = 16_384  # tokens, padding included
 ROOM = 256  # columns of the cache to begin with; then half as many again
 SORTED_BELOW = 1_024  # words; a larger vocabulary is not sorted to draw with top_p
@@ -54,6 +61,26 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
 
+def new_cache(model: PreTrainedModel) -> Cache:
+    """An empty cache with the layers that the config asks for. Raises EngineError for layers whose
+    rows cannot be moved between batches."""
+    config = model.config.get_text_config(decoder=True)
+    layers = list[Any](DynamicCache(config=config).layers)
+    for number, layer in enumerate(layers):
+        if type(layer) is not LinearAttentionLayer:
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                raise _unsupported(model, f"keeps a {type(layer).__name__}")
+            layers[number] = RoomyLayer()
+    return Cache(layers=layers)
+
+
+def _unsupported(model: PreTrainedModel, why: str) -> EngineError:
+    return EngineError(
+        f"{model.config.model_type} {why}, which engine kind=transformers cannot sample with: use "
+        "kind=vllm (in RL: engine=vllm_colocate), or serve the model and use kind=openai"
+    )
+
+
 class Part(NamedTuple):
     """Rows of a cache that go into a batch; each ends in the last column of its cache."""
 
@@ -66,7 +93,10 @@ def join(parts: Sequence[Part], room: int) -> Cache:
     """One cache of all `parts`, row after row, with `room` more columns. All rows end in the same
     column; before the shorter ones are zeros, for a mask to hide."""
     width, layers = max(part.width for part in parts), list[Any]()
-    for number in range(len(parts[0].cache.layers)):
+    for number, first in enumerate(parts[0].cache.layers):
+        if isinstance(first, LinearAttentionLayer):
+            layers.append(_joined_states([part.cache.layers[number] for part in parts], parts))
+            continue
         buffers = []
         for name in ("keys", "values"):
             states = [getattr(part.cache.layers[number], name) for part in parts]
@@ -79,6 +109,23 @@ def join(parts: Sequence[Part], room: int) -> Cache:
                 piece[:, :, width - part.width : width] = source[part.rows, :, -part.width :]
         layers.append(RoomyLayer(buffers, width))
     return Cache(layers=layers)
+
+
+def _joined_states(sources: Sequence[Any], parts: Sequence[Part]) -> LinearAttentionLayer:
+    """The states of linear attention and convolutions, which have no columns: a tensor a row."""
+    joined = LinearAttentionLayer(sources[0].number_of_states)
+
+    def rows(name: str, number: int) -> Tensor:
+        states = (getattr(source, name)[number] for source in sources)
+        return torch.cat([s[part.rows] for s, part in zip(states, parts, strict=True)])
+
+    for number in range(joined.number_of_states):
+        if sources[0].is_conv_states_initialized[number]:
+            joined.update_conv_state(rows("conv_states", number), number)
+        if sources[0].is_recurrent_states_initialized[number]:
+            joined.update_recurrent_state(rows("recurrent_states", number), number)
+    joined.has_previous_state = dict(sources[0].has_previous_state)
+    return joined
 
 
 @torch.no_grad()
@@ -134,6 +181,8 @@ def _answers(
     length = limit = last = integers([])  # [B]: tokens up to now; at most; the newest of them
     unread = integers([]).reshape(0, 0)  # [B, ≤ NEARLY] of its prompt, then -1
     running = integers([]).bool()
+    linear = any(isinstance(x, LinearAttentionLayer) for x in new_cache(model).layers)
+    longer = (1.0, 0) if linear else LONGER  # padding would change a state that sums all tokens up
     cache, padded, logits = Cache(layers=[]), False, torch.empty(0)
     while waiting or places:
         if places:
@@ -144,7 +193,8 @@ def _answers(
             shortest, longest = len(prompts[joining[0]]), len(prompts[joining[-1]])
             end = shortest if not places and longest <= shortest + NEARLY else longest
             old = [Part(cache, integers(range(len(places))), int(length.max()))] if places else []
-            new = [_read(model, g) for g in like_length([prompts[i][:end] for i in joining])]
+            groups = like_length([prompts[i][:end] for i in joining], longer)
+            new = [_read(model, group) for group in groups]
             logits = torch.cat([*([logits] if places else []), *(first for _, first in new)])
             rest = [[*prompts[i][end:], *[-1] * NEARLY][:NEARLY] for i in joining]
             unread = pad(unread, (0, NEARLY - unread.shape[1]), value=-1)
@@ -192,11 +242,14 @@ def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor |
     ).logits[:, -1]
 
 
-def like_length(prompts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+def like_length(
+    prompts: Sequence[Sequence[int]], longer: tuple[float, int] = LONGER
+) -> Iterator[list[Sequence[int]]]:
     """`prompts`, sorted by length, in groups to be read in one pass each."""
+    factor, more = longer
     group: list[Sequence[int]] = []
     for prompt in prompts:
-        wide = group and len(prompt) > LONGER * len(group[0]) + 8
+        wide = group and len(prompt) > factor * len(group[0]) + more
         if wide or (group and (len(group) + 1) * len(prompt) > ONE_PASS):
             yield group
             group = []
@@ -211,10 +264,11 @@ def _read(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[Par
     padded = torch.tensor([[*[-1] * (width - len(p)), *p] for p in prompts], device=model.device)
     ids, again = padded.unique(dim=0, return_inverse=True)
     length = (ids >= 0).sum(1)
-    layers = range(model.config.get_text_config().num_hidden_layers)
-    cache = Cache(layers=[RoomyLayer() for _ in layers])
-    hidden = None if bool((length == width).all()) else length
-    return Part(cache, again, width), _forward(model, ids.clamp(min=0), cache, hidden)[again]
+    cache = new_cache(model)
+    logits = _forward(model, ids.clamp(min=0), cache, None if (length == width).all() else length)
+    if cache.get_seq_length() != width:
+        raise _unsupported(model, "does not keep the keys and values of its tokens")
+    return Part(cache, again, width), logits[again]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from ...eval.records import Sample
 from ..models import load_model
 from .interface import EngineError, Key, Request
 from .local_model import LocalModel, yarn_parameters
-from .sampler import ONE_THREAD_BELOW, sample
+from .sampler import ONE_THREAD_BELOW, new_cache, sample
 
 
 class TransformersEngine(LocalModel):
@@ -37,6 +37,7 @@ class TransformersEngine(LocalModel):
             revision=settings.revision,
             config=self.config,
         )
+        new_cache(model)  # or refuse now
         self.model = model.eval()
         if torch.cuda.is_available():
             self.model = model.cuda()
