@@ -1,4 +1,4 @@
-"""Workers of one kind (`math` or `code`): processes of this machine, by Pebble, or of a cluster.
+"""Workers of one domain (`math` or `code`): processes of this machine, by Pebble, or of a cluster.
 
 The judge may live in a process with threads, gigabytes of memory and a GPU, which must not be
 forked. So workers are forks of Python's fork server. A worker that passes its deadline is killed
@@ -30,14 +30,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as DeadlinePassed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Literal
+from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
 from ..ray_cluster import POLL_S, LostWork, answer_of, code_digest, join, same_code
+from ..records import Domain
 from ..sandbox import MachineUnfit
 
-Kind = Literal["math", "code"]
 TASKS = {"math": "klear.eval.math_answers.worker", "code": "klear.eval.programs.tested_sandbox"}
 READY = "ready"  # a file: a worker of the pool has started
 _MATH_BYTES = 4 << 30
@@ -51,10 +51,10 @@ class NoVerdict(RuntimeError):
 
 
 class WorkerPool:
-    """Workers of one kind, started at the first task. Thread-safe."""
+    """Workers of one domain, started at the first task. Thread-safe."""
 
-    def __init__(self, kind: Kind, workers: int) -> None:
-        self.kind = kind
+    def __init__(self, domain: Domain, workers: int) -> None:
+        self.domain = domain
         self.workers = workers or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
@@ -93,7 +93,7 @@ class WorkerPool:
             if self._pool is None or not self._pool.active:
                 self._pool = self._started(self._pool)
             pool = self._pool
-            future = pool.schedule(work, args=[self.kind, payload], timeout=deadline_s)
+            future = pool.schedule(work, args=[self.domain, payload], timeout=deadline_s)
         return future, pool
 
     def _started(self, broken: ProcessPool | None) -> ProcessPool:
@@ -106,8 +106,8 @@ class WorkerPool:
             threading.Thread(target=broken.join, daemon=True).start()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, *TASKS.values()])
-        pinned = self.kind == "code" and self.workers >= len(os.sched_getaffinity(0))
-        arguments = [self.kind, self._folder.name, pinned]
+        pinned = self.domain == "code" and self.workers >= len(os.sched_getaffinity(0))
+        arguments = [self.domain, self._folder.name, pinned]
         return ProcessPool(
             self.workers, initializer=start_worker, initargs=arguments, context=context
         )
@@ -142,7 +142,7 @@ def _result(future: "Future[Any]", pool: ProcessPool) -> Any:
     return future.result()
 
 
-def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
+def start_worker(domain: Domain, folder: str, pinned: bool) -> None:
     """In a new worker: see that it ends with the judge; set its limits and its `folder`."""
     os.setsid()  # a terminal's signals are for the judge
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # of the fork server
@@ -157,7 +157,7 @@ def start_worker(kind: Kind, folder: str, pinned: bool) -> None:
     tempfile.tempdir = folder
     if pinned:
         keep_to_a_core(folder)
-    if kind == "math":
+    if domain == "math":
         resource.setrlimit(resource.RLIMIT_AS, (_MATH_BYTES, _MATH_BYTES))
     os.close(os.open(os.path.join(folder, READY), os.O_CREAT | os.O_WRONLY, 0o600))
 
@@ -177,35 +177,37 @@ def keep_to_a_core(folder: str) -> None:
         return
 
 
-def work(kind: Kind, payload: bytes) -> Any:
-    """One task in a worker: `run(*arguments)` of the module for this kind."""
-    return importlib.import_module(TASKS[kind]).run(*pickle.loads(payload))
+def work(domain: Domain, payload: bytes) -> Any:
+    """One task in a worker: `run(*arguments)` of the module for this domain."""
+    return importlib.import_module(TASKS[domain]).run(*pickle.loads(payload))
 
 
-_on_this_node: dict[Kind, WorkerPool] = {}
+_on_this_node: dict[Domain, WorkerPool] = {}
 
 
-def judged(code: str, kind: Kind, deadline_s: float, payload: bytes) -> Any:
+def judge_on_node(code: str, domain: Domain, deadline_s: float, payload: bytes) -> Any:
     """On a node of the cluster: what a local worker would answer."""
     same_code(code)
-    pool = _on_this_node.setdefault(kind, WorkerPool(kind, 1))
+    pool = _on_this_node.setdefault(domain, WorkerPool(domain, 1))
     return pool.submit(deadline_s, payload)()
 
 
 class RayPool:
-    """Workers of one kind on all nodes of the cluster at `address`. Thread-safe."""
+    """Workers of one domain on all nodes of the cluster at `address`. Thread-safe."""
 
-    def __init__(self, kind: Kind, address: str, workers: int) -> None:
-        self.kind = kind
+    def __init__(self, domain: Domain, address: str, workers: int) -> None:
+        self.domain = domain
         self.ray = join(address)
         self.workers = workers or max(1, int(self.ray.cluster_resources().get("CPU", 0)))
         self._last_answer = 0.0
-        self._task = self.ray.remote(judged).options(num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1)
+        self._task = self.ray.remote(judge_on_node).options(
+            num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1
+        )
         self._pending: set[Any] = set()
 
     def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:
         """As of `WorkerPool`; MachineUnfit where a node turns out to run other code."""
-        call = self._task.remote(code_digest(), self.kind, deadline_s, payload)
+        call = self._task.remote(code_digest(), self.domain, deadline_s, payload)
         self._pending.add(call)
 
         def result() -> Any:

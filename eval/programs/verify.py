@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from ...configs.settings.judging import JudgeSettings
 from ..records import AssertCase, CallCase, CheckerCase, Judgement, StdinCase, TestSuite
 from ..sandbox.bubblewrap import PACKAGES
-from ..sandbox.sandbox import Outcome, Sandbox
+from ..sandbox.sandbox import ProcessResult, Sandbox
 from ..sandbox.zygote.asserts import CANNOT_CROSS, PROGRAM_RAISED
 from ..sandbox.zygote.main import Limits
 from ..sandbox.zygote.roles import NOT_JSON
@@ -243,7 +243,7 @@ def _judge_assert(
     return _failure(tests, limits) or Judgement("AC")
 
 
-def _failure(outcome: Outcome, limits: Limits) -> Judgement | None:
+def _failure(outcome: ProcessResult, limits: Limits) -> Judgement | None:
     """How a process failed by itself, whatever it wrote; None when it ended well."""
     if outcome.timed_out or outcome.cpu_s > limits["cpu_s"]:
         return Judgement("TLE", f"{outcome.cpu_s:.2f} s CPU, {outcome.wall_s:.2f} s wall")

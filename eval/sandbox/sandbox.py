@@ -50,7 +50,7 @@ _ARGUMENTS = ("-s", "-S", "-P", "-c", _BOOTSTRAP)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProcessResult:
     """One process that has ended. Outputs are untrusted bytes."""
 
     exit_code: int  # 0 to 255, or minus the signal that killed the process
@@ -136,34 +136,34 @@ class Sandbox:
         self._running.close()
         self._control = None
 
-    def compile(self, program: bytes, limits: Limits) -> Outcome:
+    def compile(self, program: bytes, limits: Limits) -> ProcessResult:
         """Compile and keep `program`; the next runs are of it. A failure is a compile error."""
         self._may_try_again, self.waited_s = True, 0.0
         return self._run([("compile", None, program, b"")], limits)[0]
 
-    def run(self, stdin: bytes, limits: Limits) -> Outcome:
+    def run(self, stdin: bytes, limits: Limits) -> ProcessResult:
         """Run the program on `stdin`."""
         return self._run([("stdin", None, stdin)], limits)[0]
 
-    def call(self, function: str, arguments: bytes, limits: Limits) -> Outcome:
+    def call(self, function: str, arguments: bytes, limits: Limits) -> ProcessResult:
         """Call `function` with the JSON that role `call` reads; `result` is JSON too."""
         return self._run([("call", function, arguments, b"")], limits)[0]
 
     def asserts(
         self, tests: bytes, function: str | None, limits: Limits
-    ) -> tuple[Outcome, Outcome]:
+    ) -> tuple[ProcessResult, ProcessResult]:
         """The outcomes of the program and of the tests, which run in a process of their own."""
         processes = [("serve", function, b""), ("asserts", None, tests)]
         program, verdict = self._run(processes, limits)
         return program, verdict
 
-    def check(self, checker: str, files: dict[str, bytes], limits: Limits) -> Outcome:
+    def check(self, checker: str, files: dict[str, bytes], limits: Limits) -> ProcessResult:
         """Run a trusted checker on `files`: their names are argv[1:], the second is its stdin."""
         texts = {name: data.decode("utf-8", "surrogateescape") for name, data in files.items()}
         request = json.dumps({"checker": checker, "files": texts}).encode()
         return self._run([("checker", None, list(files.values())[1], request)], limits)[0]
 
-    def _run(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
+    def _run(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[ProcessResult]:
         """As `_run_once`. A time-out with hardly any CPU time used may be a machine that stood
         still, so the processes of a program have one second try in all."""
         outcomes = self._run_once(processes, limits)
@@ -176,7 +176,7 @@ class Sandbox:
             self.waited_s += wall_s
         return outcomes
 
-    def _run_once(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[Outcome]:
+    def _run_once(self, processes: list[tuple[Any, ...]], limits: Limits) -> list[ProcessResult]:
         """Each process: role, argument, standard input, and descriptor 3 (b"": for its result)."""
         if self._control is None:
             raise SandboxDied("the sandbox is closed")
@@ -223,13 +223,13 @@ def _memory_file(data: bytes) -> int:
     return fd
 
 
-def _outcome(ended: tuple[Any, ...], fds: list[int]) -> Outcome:
+def _outcome(ended: tuple[Any, ...], fds: list[int]) -> ProcessResult:
     _, stdout, stderr, *result = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in fds)
     status, timed_out, cpu_s, wall_s, isolated = ended
     if not isolated:
         raise SandboxDied(f"a test could not be isolated: {_last_line(stderr)}")
     exit_code = os.waitstatus_to_exitcode(status)
-    return Outcome(exit_code, timed_out, cpu_s, wall_s, _last_line(stderr), stdout, *result)
+    return ProcessResult(exit_code, timed_out, cpu_s, wall_s, _last_line(stderr), stdout, *result)
 
 
 def _last_line(errors: bytes) -> str:

@@ -133,7 +133,7 @@ class ArmFigures(Record):
     """How far accuracy fell along this curve in points, mean over seeds."""
 
 
-class Outcome(Record):
+class ExperimentOutcome(Record):
     """One experiment at one scale: the file `results.json` beside its page."""
 
     seeds: int
@@ -141,11 +141,11 @@ class Outcome(Record):
     arms: dict[str, ArmFigures]
 
 
-def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> Outcome:
+def outcome_of(spec: Ablation, profile: str, cells: Sequence[Cell]) -> ExperimentOutcome:
     """Every effect, in order of the contrasts, and the figures of every arm."""
     benchmarks = spec.scale(profile).benchmarks
     by_arm = {a.name: [c for c in cells if c.arm == a.name] for a in spec.arms}
-    return Outcome(
+    return ExperimentOutcome(
         seeds=len({c.seed for c in cells}),
         findings=tuple(_findings(spec, benchmarks, cells)),
         arms={arm: _figures_of(cells, benchmarks) for arm, cells in by_arm.items()},
@@ -228,7 +228,7 @@ class Compared(NamedTuple):
         return ", ".join(differences) or "curves only"
 
 
-def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Compared]:
+def compared(spec: Ablation, outcome: ExperimentOutcome | None, profile: str) -> list[Compared]:
     """Every contrast on the benchmark that decides, and what was found on others, in order."""
     benchmarks = spec.scale(profile).benchmarks
     findings = outcome.findings if outcome else ()
@@ -240,7 +240,9 @@ def compared(spec: Ablation, outcome: Outcome | None, profile: str) -> list[Comp
     ]
 
 
-def ablation_page(spec: Ablation, profile: str, cells: Sequence[Cell], outcome: Outcome) -> Page:
+def ablation_page(
+    spec: Ablation, profile: str, cells: Sequence[Cell], outcome: ExperimentOutcome
+) -> Page:
     """Everything one experiment has to say at one scale."""
     curves = _curves(spec, cells)
     counts = {arm: summed([c.off_policy for c in cells if c.arm == arm]) for arm in outcome.arms}

@@ -21,7 +21,7 @@ from ..report.page import Page, render
 from ..store.care import ABLATE, ABLATE_VERSION
 from ..store.lineage import ancestors, results
 from ..store.store import Store
-from .ablate import NOT_RUN, RESULTS, Compared, Outcome, compared
+from .ablate import NOT_RUN, RESULTS, Compared, ExperimentOutcome, compared
 
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
 
@@ -31,7 +31,7 @@ class Finished(Record):
 
     experiment: dict[str, Any] = Field(validation_alias=AliasChoices("experiment", "asked"))
     """What decides whether it is still the same: `identity_of` it. Older files call it `asked`."""
-    outcome: Outcome
+    outcome: ExperimentOutcome
     grader: int
     """Version of the judge behind all scores and rewards (`GRADER_VERSION`)."""
     created: str
@@ -66,7 +66,7 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
         store.fetch(artifact)
         with suppress(ValidationError):  # of an older commit
             before = Ablation.model_validate(manifest.settings["ablation"])
-            outcome = Outcome.model_validate_json(artifact.file(RESULTS).read_bytes())
+            outcome = ExperimentOutcome.model_validate_json(artifact.file(RESULTS).read_bytes())
             if identity_of(before, str(manifest.settings["profile"])) == experiment:
                 judges = (m.version for m in ancestors(store, manifest) if m.stage == "judge")
                 finished.append(

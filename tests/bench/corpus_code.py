@@ -25,7 +25,7 @@ from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.verify import TestsBroken, judge_program
 from klear.eval.records import TestSuite
 from klear.eval.sandbox import SandboxDied
-from klear.eval.sandbox.sandbox import Outcome, Sandbox
+from klear.eval.sandbox.sandbox import ProcessResult, Sandbox
 from klear.eval.sandbox.zygote.main import Limits
 from klear.tests.bench.real_documents import DATA, rows_of
 
@@ -78,7 +78,7 @@ class TimedSandbox(Sandbox):
 
     slowest = 0.0
 
-    def run(self, stdin: bytes, limits: Limits) -> Outcome:
+    def run(self, stdin: bytes, limits: Limits) -> ProcessResult:
         outcome = super().run(stdin, limits)
         self.slowest = max(self.slowest, outcome.cpu_s)
         return outcome

@@ -55,7 +55,7 @@ class NodeKiller:
             self.cluster.kill(self.cluster.nodes[-1])
 
     def judging(self) -> list[Process]:
-        return self.cluster.processes("ray::judged", LAST)
+        return self.cluster.processes("ray::judge_on_node", LAST)
 
     def finished(
         self, stage: str, outcome: str, seconds: float, metrics: Mapping[str, float]

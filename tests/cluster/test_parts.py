@@ -107,7 +107,7 @@ def test_programs_and_a_large_suite_and_math_are_judged_at_once(cluster):
 def test_work_whose_worker_dies_every_time_is_unscored_and_the_next_is_judged(cluster):
     with Judge(SETTINGS) as judge:
         judge.check_sandbox()
-        with killing(lambda: cluster.processes("ray::judged")):
+        with killing(lambda: cluster.processes("ray::judge_on_node")):
             score = judge.judge(*answer(adding(), SLOW))
         assert (score.verdict, score.reward, score.correct) == ("IE", None, None)
         assert "lost with its worker 3 times" in score.reason

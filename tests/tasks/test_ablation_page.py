@@ -12,8 +12,8 @@ from klear.tasks.ablation.ablate import (
     NOT_RUN,
     RESULTS,
     Cell,
+    ExperimentOutcome,
     Finding,
-    Outcome,
     ablation_page,
     compared,
     outcome_of,
@@ -144,7 +144,7 @@ def test_accuracy_over_training_is_drawn_and_steadiness_tested():
     assert effects["steadiness"].verdict == "confirmed"
     assert effects["score"].verdict == "not seen"
     assert outcome.arms["all-groups"].learning == pytest.approx({2: 40, 4: 28, 6: 60})
-    assert Outcome.model_validate_json(outcome.model_dump_json()) == outcome
+    assert ExperimentOutcome.model_validate_json(outcome.model_dump_json()) == outcome
     text = page_of(spec, runs)
     assert "filtered steadier than all-groups" in text
     assert "plots/accuracy_countdown_test.svg" in text
@@ -161,12 +161,14 @@ def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], better: st
 
 def finished(spec: Ablation, *findings: Finding, seeds: int = 5, grader: int = 1,
              created: str = "2026-01-01") -> Finished:  # fmt: skip
-    outcome = Outcome(seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms)
+    outcome = ExperimentOutcome(
+        seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms
+    )
     return finished_with(spec, outcome, grader=grader, created=created)
 
 
 def finished_with(
-    spec: Ablation, outcome: Outcome, grader: int = 1, created: str = "2026-01-01"
+    spec: Ablation, outcome: ExperimentOutcome, grader: int = 1, created: str = "2026-01-01"
 ) -> Finished:
     return Finished(
         experiment=identity_of(spec, "tiny"),

@@ -16,7 +16,7 @@ from . import words
 
 LATEX = tomllib.loads(Path(__file__).with_name("latex.toml").read_text(encoding="utf-8"))
 _PARTS: dict[str, str] = LATEX["parts"] | {"NUMBER_WORD": "|".join(words.NUMBERS)}
-Kind = Literal["scalar", "list", "tuple", "set", "brackets", "half_open", "matrix"]
+Shape = Literal["scalar", "list", "tuple", "set", "brackets", "half_open", "matrix"]
 
 _AND_OR = re.compile(
     r"(?:,\s*)?(?:\\text\s*\{[\s,]*(?i:and|or|and also)[\s,]*\}|\b(?:and|or)\b|\\lor\b|\\land\b)"
@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _MATRIX = re.compile(
     r"\\begin\{([bpB]?matrix|smallmatrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", re.DOTALL
 )
-_KINDS: dict[tuple[str, str], Kind] = {
+_KINDS: dict[tuple[str, str], Shape] = {
     ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple", (r"\{", r"\}"): "set",
     ("[", "]"): "brackets", ("[", ")"): "half_open", ("(", "]"): "half_open",
 }  # fmt: skip
@@ -45,7 +45,7 @@ SAID_BETWEEN = re.compile(  # words between two values
 class Form:
     """One answer as its pieces; `brackets` are the outermost pair, if any."""
 
-    kind: Kind
+    kind: Shape
     pieces: tuple[str, ...]
     brackets: tuple[str, str] = ("", "")
 
