@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 from vllm_server import countdown_requests, tiny_teacher
 
 from klear.configs.settings.engines import EngineRuntime, EngineSettings, Sampling
@@ -247,6 +248,43 @@ def test_greedy_answers_are_those_of_generate_one_by_one(
             eos_token_id=stops, pad_token_id=0,
         )  # fmt: skip
         assert out[0, len(prompt) :].tolist() == answer
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.3,
+    "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
+          "linear_num_value_heads": 4}  # fmt: skip
+HYBRIDS = {
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"] * 2, **LINEAR},
+}
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_states_of_convolutions_and_linear_attention_move_with_their_rows(family):
+    """Of prompts of many lengths, more than a batch: as by reading all anew for every token."""
+    config = AutoConfig.for_model(family, **SHAPE, **HYBRIDS[family])
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    prompts = [torch.randint(3, 64, (n,)).tolist() for n in (5, 9, 9, 14, 30, 31, 6)]
+    answers = greedy(model, prompts, [-1], 12, 4)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        ids = [*prompt, *answer]
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
+
+
+@pytest.mark.parametrize("family", ["mamba", "falcon_h1"])
+def test_a_model_whose_states_cannot_be_moved_is_refused_with_the_fix(family):
+    small = SHAPE | {"state_size": 8} if family == "mamba" else SHAPE | {
+        "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8,
+    }  # fmt: skip
+    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **small))
+    with pytest.raises(EngineError, match=rf"{family} keeps .*use kind=vllm"):
+        greedy(model, [[5, 6, 7]], [-1], 2, 4)
 
 
 def test_a_long_prompt_is_not_read_token_by_token_behind_a_short_one(files):

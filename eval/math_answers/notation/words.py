@@ -94,8 +94,8 @@ def contradicts(answer: str, gold: str) -> bool:
         left, right = answer[: text.start()], answer[text.end() :]
         names_a_base = left.rstrip("{ ").endswith("_")
         if not _CONNECTIVE.fullmatch(text[1]) and not names_a_base:
-            before, after = bool(right.strip()), bool(left.strip())
-            if before | after and _alters(text[1], before=before, after=after, known=gold_words):
+            sides = {"before": bool(right.strip()), "after": bool(left.strip())}
+            if any(sides.values()) and _alters(text[1], **sides, gold_words=gold_words):
                 return True
     return False
 
