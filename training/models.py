@@ -238,7 +238,8 @@ def save_trained(
     first = trainer.is_world_process_zero()
     weights = {n: w.cpu() for n, w in gathered(model) if first}
     if first:
-        merged: Any = unsharded_copy(base_of(model), weights).to(DTYPES[precision])
+        merged: Any = unsharded_copy(base_of(model), weights)
+        merged = merged.to(DTYPES[precision])
         tokenizer = trainer.processing_class
         save_model(merged, tokenizer, folder, lineage, chat_template_kwargs, TRAINED_QUESTION)
     trainer.accelerator.wait_for_everyone()

@@ -21,7 +21,7 @@ from klear.training.engines import generate, sampler
 from klear.training.engines.generate import Journal, generate_job, journal_path, make_engine
 from klear.training.engines.interface import EngineError, Request
 from klear.training.engines.local_model import LocalModel, yarn_parameters
-from klear.training.engines.sampler import draw, one_of, sample
+from klear.training.engines.sampler import check_sampling, draw, one_of, sample
 from klear.training.engines.vllm_engine import VLLMEngine, engine_arguments
 from klear.training.launch.jobs import GenerateJob
 from klear.training.models import load_model, load_tokenizer
@@ -259,6 +259,7 @@ LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_
           "linear_num_value_heads": 4}  # fmt: skip
 HYBRIDS = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]},
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"] * 2, **LINEAR},
 }
 
@@ -277,14 +278,28 @@ def test_states_of_convolutions_and_linear_attention_move_with_their_rows(family
         assert logits[len(prompt) - 1 : -1].argmax(-1).tolist() == answer
 
 
-@pytest.mark.parametrize("family", ["mamba", "falcon_h1"])
+UNMOVABLE = {
+    "mamba": {"state_size": 8},
+    "falcon_h1": {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
+    "minimax": {"layer_types": ["linear_attention", "full_attention"] * 2, "block_size": 4,
+                "num_local_experts": 2, "num_experts_per_tok": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", UNMOVABLE)
 def test_a_model_whose_states_cannot_be_moved_is_refused_with_the_fix(family):
-    small = SHAPE | {"state_size": 8} if family == "mamba" else SHAPE | {
-        "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8,
-    }  # fmt: skip
-    model: Any = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **small))
-    with pytest.raises(EngineError, match=rf"{family} keeps .*use kind=vllm"):
-        greedy(model, [[5, 6, 7]], [-1], 2, 4)
+    config = AutoConfig.for_model(family, **SHAPE, **UNMOVABLE[family])
+    model: Any = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(EngineError, match=rf"{family} (keeps|takes) .*use kind=vllm"):
+        check_sampling(model)
+
+
+def test_a_model_that_is_not_sampled_right_is_refused(files, monkeypatch):
+    model, _ = small(files)
+    check_sampling(model)
+    monkeypatch.setattr(sampler, "draw", lambda logits, **_: logits.argmin(-1))
+    with pytest.raises(EngineError, match="answers otherwise with a cache than without"):
+        check_sampling(model)
 
 
 def test_a_long_prompt_is_not_read_token_by_token_behind_a_short_one(files):

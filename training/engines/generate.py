@@ -125,8 +125,8 @@ class Journal(AbstractContextManager["Journal"]):
     def figures(self, engine: EngineSettings) -> dict[str, float]:
         """`samples`, `tokens` (of answers), `prompt_tokens` and, where there are prices, `cost`."""
         cost = cost_of(engine, self._counts["prompt_tokens"], self._counts["tokens"])
-        counts = {"samples": len(self), **self._counts}
-        return counts if cost is None else {**counts, "cost": cost}
+        counts: dict[str, float] = {"samples": len(self), **self._counts}
+        return counts if cost is None else counts | {"cost": cost}
 
     def __exit__(self, *_: object) -> None:
         os.fsync(self._file.fileno())

@@ -5,6 +5,7 @@ step. Here rows leave soon after their end token, others take their places, and 
 place.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,7 @@ ONE_PASS = 16_384  # tokens, padding included
 ROOM = 256  # columns of the cache to begin with; then half as many again
 SORTED_BELOW = 1_024  # words; a larger vocabulary is not sorted to draw with top_p
 TRIES = 8
+MOST_GAP = 1.0  # nats by which rounding may make another token the likeliest
 
 
 class RoomyLayer(DynamicLayer):
@@ -72,6 +74,11 @@ def new_cache(model: PreTrainedModel) -> Cache:
                 raise _unsupported(model, f"keeps a {type(layer).__name__}")
             layers[number] = RoomyLayer()
     return Cache(layers=layers)
+
+
+def has_states(cache: Cache) -> bool:
+    """Whether it holds states of linear attention or convolutions."""
+    return any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers)
 
 
 def _unsupported(model: PreTrainedModel, why: str) -> EngineError:
@@ -181,8 +188,8 @@ def _answers(
     length = limit = last = integers([])  # [B]: tokens up to now; at most; the newest of them
     unread = integers([]).reshape(0, 0)  # [B, ≤ NEARLY] of its prompt, then -1
     running = integers([]).bool()
-    linear = any(isinstance(x, LinearAttentionLayer) for x in new_cache(model).layers)
-    longer = (1.0, 0) if linear else LONGER  # padding would change a state that sums all tokens up
+    # padding would change a state that sums all tokens up
+    longer = (1.0, 0) if has_states(new_cache(model)) else LONGER
     cache, padded, logits = Cache(layers=[]), False, torch.empty(0)
     while waiting or places:
         if places:
@@ -232,11 +239,13 @@ def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor |
     """Logits [B, V] after `ids` [B, T]. `length` [B]: tokens of each row, these
     included, where rows are padded on the left."""
     hidden: dict[str, Any] = {}
+    columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
     if length is not None:
-        columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
         places = columns - (len(columns) - length[:, None])
         hidden["attention_mask"] = (places >= 0).long()
         hidden["position_ids"] = places[:, -ids.shape[1] :].clamp(min=0)
+    elif has_states(cache):  # some of these count every token from 0 unless they are told
+        hidden["position_ids"] = columns[None, -ids.shape[1] :]
     return model(
         input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **hidden
     ).logits[:, -1]
@@ -269,6 +278,29 @@ def _read(model: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> tuple[Par
     if cache.get_seq_length() != width:
         raise _unsupported(model, "does not keep the keys and values of its tokens")
     return Part(cache, again, width), logits[again]
+
+
+@torch.no_grad()
+def check_sampling(model: PreTrainedModel) -> None:
+    """Raise EngineError where prompts that are answered together are not answered as each without a
+    cache, as where a model keeps states in a place of its own: they would be lost in silence."""
+    words, size = random.Random(0), model.config.get_text_config().vocab_size
+    prompts = [[words.randrange(size) for _ in range(n)] for n in (5, 9, 21)]
+    gap = 0.0
+    try:
+        answers = sample(model, prompts, max_tokens=3, stop_ids=[], temperature=0)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            ids = torch.tensor([[*prompt, *answer]], device=model.device)
+            logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+            chosen = logits.gather(1, ids[0, len(prompt) :, None])[:, 0]
+            gap = max(gap, float((logits.amax(-1) - chosen).max()))
+    except (AttributeError, TypeError, ValueError) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise _unsupported(model, f"takes no cache of transformers ({first})") from error
+    if gap > MOST_GAP:
+        raise _unsupported(
+            model, f"answers otherwise with a cache than without (by {gap:.2g} nats)"
+        )
 
 
 @contextmanager

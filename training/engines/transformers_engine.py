@@ -11,7 +11,7 @@ from ...eval.records import Sample
 from ..models import load_model
 from .interface import EngineError, Key, Request
 from .local_model import LocalModel, yarn_parameters
-from .sampler import ONE_THREAD_BELOW, new_cache, sample
+from .sampler import ONE_THREAD_BELOW, check_sampling, sample
 
 
 class TransformersEngine(LocalModel):
@@ -37,12 +37,12 @@ class TransformersEngine(LocalModel):
             revision=settings.revision,
             config=self.config,
         )
-        new_cache(model)  # or refuse now
         self.model = model.eval()
         if torch.cuda.is_available():
             self.model = model.cuda()
         elif model.num_parameters() < ONE_THREAD_BELOW:
             torch.set_num_threads(1)
+        check_sampling(self.model)
 
     def answer(
         self, requests: Iterable[Request], finished: Container[Key] = ()
