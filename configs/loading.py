@@ -12,8 +12,9 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from .settings.base import Settings, first_few, flat, meaning, short
+from .settings.base import Settings, first_few, flat, group_of, layered, meaning, short
 from .settings.explain import ConfigError, explain, nearest
+from .settings.loss import CONSTANTS, LOSSES
 from .settings.pipeline import Pipeline
 from .settings.sources import CollectSettings
 
@@ -51,11 +52,11 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
 
 
 def load_group(
-    model: type[Group], overrides: Sequence[str], given: Mapping[str, Any] = {}
+    model: type[Group], overrides: Sequence[str], values: Mapping[str, Any] = {}
 ) -> Group:
-    """One settings class from what is given and overrides; raises ConfigError as load_profile."""
+    """One settings class from values and overrides; raises ConfigError as load_profile."""
     try:
-        data = reduce(overridden, overrides, dict(given))
+        data = reduce(overridden, overrides, dict(values))
         return model.model_validate(_with_defaults_extended(model, data))
     except ValidationError as error:
         raise ConfigError(dict.fromkeys(explain(error, model))) from None
@@ -63,13 +64,13 @@ def load_group(
 
 def named_file(folder: Path, kind: str, name_or_path: str) -> Path:
     """One of the folder's files by its name, or any YAML file by its path."""
-    path, known = Path(name_or_path).expanduser(), names_in(folder)
-    if name_or_path in known:
+    path, names = Path(name_or_path).expanduser(), names_in(folder)
+    if name_or_path in names:
         return folder / f"{name_or_path}.yaml"
     if path.suffix in (".yaml", ".yml") and os.path.isfile(path):
         return path
-    there = f"{nearest(name_or_path, known)} (there: {', '.join(known)}; or a .yaml file's path)"
-    raise ConfigError([f"no {kind} is called {name_or_path!r}{there}"])
+    choice = f"{nearest(name_or_path, names)} (there: {', '.join(names)}; or a .yaml file's path)"
+    raise ConfigError([f"no {kind} is called {name_or_path!r}{choice}"])
 
 
 def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -82,30 +83,10 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return data
     beside = path.parent / str(base)
-    found = beside if beside.is_file() else named_file(FOLDER, "profile", str(base))
-    below = _with_bases(found, (*seen, path.resolve()))
+    file = beside if beside.is_file() else named_file(FOLDER, "profile", str(base))
+    below = _with_bases(file, (*seen, path.resolve()))
     below.pop("profile", None)  # a derived profile is another profile
-    return _over(below, data)
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: groups merge key by key, values and lists are replaced, and `name+` is
-    a list to add to the one below; it stays `name+` while only a default is below it."""
-    merged = dict(below)
-    for key, value in above.items():
-        name, adds = key.removesuffix("+"), key.endswith("+")
-        old = merged.get(name)
-        if adds:
-            if not isinstance(value, list):
-                raise ConfigError([f"{key}: {value!r:.60} is no list; write {key}: [...]"])
-            place = name if isinstance(old, list) else key
-            merged[place] = [*(merged.get(place) or []), *value]
-        elif isinstance(value, dict):
-            merged[key] = _over(old if isinstance(old, dict) else {}, value)
-        else:
-            merged[key] = value
-            merged.pop(f"{key}+", None)
-    return merged
+    return layered(below, data)
 
 
 def _with_defaults_extended(
@@ -145,14 +126,20 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
     if profile is None and settings.profile in profiles():
         profile = load_profile(settings.profile)
     now, before = (flat(meaning(s)) for s in (settings, profile or settings))
-    there = {part for name in now for part in accumulate(name.split("."), "{}.{}".format)}
-    found = dict[str, str]()
+    groups = {part for name in now for part in accumulate(name.split("."), "{}.{}".format)}
+    changed = dict[str, str]()
     for name in dict.fromkeys((*now, *before)):
-        if now.get(name) != before.get(name) and name not in ("profile", "seed"):
+        stage, _, constant = name.partition(".loss.")
+        loss = str(now.get(f"{stage}.loss.name"))
+        if constant and loss != before.get(f"{stage}.loss.name"):  # beside that loss's defaults
+            changed[f"{stage}.loss"] = loss
+            if constant in CONSTANTS[loss] and now[name] != getattr(LOSSES[loss](), constant):
+                changed[name] = short(now[name])
+        elif now.get(name) != before.get(name) and name not in ("profile", "seed"):
             parts = accumulate(name.split("."), "{}.{}".format)
-            left_out = next((part for part in parts if part not in there), name)  # a whole entry
-            found[left_out] = short(now.get(name))
-    return list(found.items())
+            left_out = next((part for part in parts if part not in groups), name)  # a whole entry
+            changed[left_out] = short(now.get(name))
+    return list(changed.items())
 
 
 @lru_cache(maxsize=32)
@@ -202,13 +189,13 @@ def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:
     if isinstance(node, list):
         entries = [entry if isinstance(entry, dict) else {} for entry in node]
         names = [str(entry.get("name") or entry.get("use", "")) for entry in entries]
-        places = [n or str(i) for i, n in enumerate(names)]
-        if key not in places and key not in map(str, range(len(node))):
-            there = ", ".join(places) or "none"
-            raise ConfigError([f"{path}: no such entry{nearest(key, names)} (there: {there})"])
-        i = places.index(key) if key in places else int(key)
+        labels = [n or str(i) for i, n in enumerate(names)]
+        if key not in labels and key not in map(str, range(len(node))):
+            entries = ", ".join(labels) or "none"
+            raise ConfigError([f"{path}: no such entry{nearest(key, names)} (there: {entries})"])
+        i = labels.index(key) if key in labels else int(key)
         return [*node[:i], _replaced(node[i], rest, value, path), *node[i + 1 :]]
-    group = node if isinstance(node, dict) else {}
+    group = group_of(node)
     if key.endswith("+") and not rest:
-        return _over(group, {key: value})
+        return layered(group, {key: value})
     return {**group, key: _replaced(group.get(key), rest, value, path)}

@@ -87,13 +87,13 @@ class Postgres(NamedTuple):
 
 def parse_postgres(address: str) -> Postgres:
     """Raises ValueError, with words that do not repeat the address: it may hold a password."""
-    found = POSTGRES.fullmatch(address)
-    if not found:
+    match = POSTGRES.fullmatch(address)
+    if not match:
         raise ValueError(
             "must be postgresql://USER@HOST[:PORT][/name] or postgresql://USER@/name?host=FOLDER; "
             "other options are variables, as PGSSLMODE, which both servers read"
         )
-    user, password, host, name, query = found.groups(default="")
+    user, password, host, name, query = match.groups(default="")
     return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
 
 
@@ -123,7 +123,7 @@ class Machine(BaseSettings):
 
     home: Folder = Field(default_factory=lambda: find_home(Path.cwd()))
     """Databases, logs and results"""
-    store: Folder = Field(default_factory=lambda known: known["home"] / "store")
+    store: Folder = Field(default_factory=lambda values: values["home"] / "store")
     """Results of the stages"""
     shared: Annotated[str, AfterValidator(_store_address)] = ""
     """Address where machines share results, as s3://bucket/folder"""
@@ -138,11 +138,11 @@ class Machine(BaseSettings):
     prefect_port: Port = 4271
     mlflow_port: Port = 5271
     prefect_url: Address = Field(
-        default_factory=lambda known: local_url(known["host"], known["prefect_port"])
+        default_factory=lambda values: local_url(values["host"], values["prefect_port"])
     )
     """Where Prefect is reached, if it runs elsewhere"""
     mlflow_url: Address = Field(
-        default_factory=lambda known: local_url(known["host"], known["mlflow_port"])
+        default_factory=lambda values: local_url(values["host"], values["mlflow_port"])
     )
     """Where MLflow is reached, if it runs elsewhere"""
     database: PostgresAddress = NOTHING
@@ -162,11 +162,11 @@ class Machine(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _an_address_is_shared(cls, known: dict[str, Any]) -> dict[str, Any]:
+    def _an_address_is_shared(cls, values: dict[str, Any]) -> dict[str, Any]:
         """KLEAR_STORE may be an address: results go there, and `<home>/store` keeps a copy."""
-        if "://" in str(known.get("store", "")) and "shared" not in known:
-            known = {("shared" if n == "store" else n): v for n, v in known.items()}
-        return known
+        if "://" in str(values.get("store", "")) and "shared" not in values:
+            values = {("shared" if n == "store" else n): v for n, v in values.items()}
+        return values
 
     @model_validator(mode="after")
     def _loopback_without_password(self) -> Self:
@@ -187,9 +187,9 @@ class Machine(BaseSettings):
         """Where the servers keep their data; None: in SQLite files below the home folder."""
         if not self.database:
             return None
-        found = parse_postgres(self.database.get_secret_value())
+        address = parse_postgres(self.database.get_secret_value())
         secret = self.database_password.get_secret_value()
-        return found._replace(password=secret) if secret else found
+        return address._replace(password=secret) if secret else address
 
     @property
     def mlflow_database(self) -> str:
@@ -249,24 +249,26 @@ def load_machine() -> Machine:
     except ValidationError as error:
         # Not one that needs another value, which is wrong; that of the whole is about the host.
         wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
-        said = {str((*e["loc"], "host")[0]): e["msg"].removeprefix("Value error, ") for e in wrong}
+        messages = {
+            str((*e["loc"], "host")[0]): e["msg"].removeprefix("Value error, ") for e in wrong
+        }
         # Without the input, which may be a secret.
-        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in said.items()) from error
+        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in messages.items()) from error
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:
     """For `prefect`, `mlflow` or `worker` as a process: a server also gets its database."""
-    found = machine.environment()
+    variables = machine.environment()
     if name not in ("prefect", "mlflow"):
-        return found
-    found["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
+        return variables
+    variables["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
     # What somebody set by hand for names that we cannot know counts.
-    found |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
+    variables |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
     if postgres := machine.postgres:
         url = postgres.url("postgresql+asyncpg", postgres.database("prefect"))
-        found["PREFECT_API_DATABASE_CONNECTION_URL"] = url
-        found |= {"PGPASSWORD": postgres.password} if postgres.password else {}
-    return found
+        variables["PREFECT_API_DATABASE_CONNECTION_URL"] = url
+        variables |= {"PGPASSWORD": postgres.password} if postgres.password else {}
+    return variables
 
 
 def _mlflow_names(machine: Machine) -> dict[str, str]:

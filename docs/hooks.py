@@ -54,10 +54,10 @@ MATH_RULES = (
 
 def app() -> App:
     """The command line, as `main` builds it."""
-    made = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
+    klear = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
     for name, (function, text) in COMMANDS.items():
-        made.command(f"klear.flows.{function}", name=name, help=text)
-    return made
+        klear.command(f"klear.flows.{function}", name=name, help=text)
+    return klear
 
 
 def cli() -> str:
@@ -82,11 +82,11 @@ def configuration() -> str:
     for name, group in groups.items():
         if "properties" in group:
             used = [f"`{path}`" for path in _paths(groups, name)]
-            said = group.get("description", "").replace("\n", " ")
+            description = group.get("description", "").replace("\n", " ")
             page += [
                 f"## {name}",
                 f"At {', '.join(used[:9])}." if used else "",
-                said,
+                description,
                 _table(group),
             ]
     page += ["## Environment", "What is said of a machine, not of a run."]
@@ -113,7 +113,7 @@ def sources() -> str:
         brings = [gold or "prompts"]
         brings += [f"answers of {s.trace_model}"] if s.trace_fields else []
         brings += [f"pass rates of {s.pass_rate_model}"] if s.pass_rate_field else []
-        said = " ".join([above.replace("# ", "").replace("\n", " ").strip(), beside_it]).strip()
+        remarks = " ".join([above.replace("# ", "").replace("\n", " ").strip(), beside_it]).strip()
         rows = f"{counts[name]:,}" if name in counts else "–"
         where = f"{s.dataset} {s.config}".strip()
         cells = (
@@ -123,7 +123,7 @@ def sources() -> str:
             s.licence or "–",
             s.revision[:7],
             "; ".join(brings),
-            said,
+            remarks,
         )
         page[-1] += "\n| " + " | ".join(cells) + " |"
     return "\n\n".join(page) + "\n"
@@ -184,28 +184,28 @@ def trl_options() -> str:
 
 def _paths(groups: dict[str, Any], wanted: str) -> list[str]:
     """Where in the tree a group stands."""
-    found, left = [], [("", "Pipeline")]
+    paths, left = [], [("", "Pipeline")]
     while left:
         above, name = left.pop(0)
         for key, value in groups[name].get("properties", {}).items():
             path = f"{above}{key}"
-            for inner in re.findall(r"#/\$defs/(\w+)", json.dumps(value)):
-                found += [path] if inner == wanted else []
+            for inner in dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value))):
+                paths += [path] if inner == wanted else []
                 left.append((f"{path}.", inner))
-    return found
+    return paths
 
 
 def _table(group: dict[str, Any], prefix: str = "") -> str:
     rows = ["| setting | kind and bounds | default | meaning | paper |", "|---|---|---|---|---|"]
     for name, value in group["properties"].items():
-        said = " ".join(value.get("description", "").split())
+        description = " ".join(value.get("description", "").split())
         default = json.dumps(value["default"], ensure_ascii=False) if "default" in value else ""
         default = (
             "" if default.startswith("{") else default and f"`{default}`"
         )  # a group has its own
-        paper = ", ".join(dict.fromkeys(m.strip() for m in PAPER.findall(said)))
+        paper = ", ".join(dict.fromkeys(m.strip() for m in PAPER.findall(description)))
         name = name.upper() if prefix else name
-        cells = (f"`{prefix}{name}`", _kind(value), default, said, paper)
+        cells = (f"`{prefix}{name}`", _kind(value), default, description, paper)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 
@@ -296,8 +296,8 @@ def on_page_markdown(markdown, page, config, files):
             return text if "`" in text else f"{text} (`{path}`)" if text != path else f"`{path}`"
         return f"{mark}[{text}]({target}{anchor or ''})"
 
-    for made in (status, claims):
-        name, table = made.__name__, made()
+    for make in (status, claims):
+        name, table = make.__name__, make()
         parts = re.split(rf"<!-- {name} -->.*?<!-- /{name} -->", markdown, flags=re.S)
         markdown = table.join(parts)
     markdown = SOURCE.sub(lambda m: code_of(m[1], *m[2].split()), markdown)

@@ -15,7 +15,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from ..configs.settings.ablation import Ablation, ablations, load_ablation
+from ..configs.ablation import Ablation, ablations, load_ablation
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.ablation.ablate import AblateSettings, ablate
@@ -24,7 +24,6 @@ from ..tasks.engine.run import Run, run_context
 from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.prefect_states import ends_cancelled
 from ..tasks.report.run_story import PlannedStage
-from ..tasks.store.care import ABLATE
 from ..tasks.store.store import Artifact, Store
 from ..training.sizing import Fit, refuse
 from .pipeline import publish_plan, publish_report, run_spec
@@ -72,7 +71,7 @@ def ablation(
             made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
         order = tuple((arm, seed) for arm, seed, _ in matrix)
         asked = AblateSettings(ablation=spec, profile=profile, cells=order)
-        last = Call(ablate.named(ABLATE + spec.name), (), asked)
+        last = Call(ablate.named(spec.stage), (), asked)
         page = compute_one(last, *chain.from_iterable(made))
         publish_report(page, page.metrics, run)
         return str(page.folder)

@@ -1,13 +1,12 @@
 """Advantages, and policy losses as a weighted negative log-likelihood with a detached weight
-(§3.2.2, App. A).
+(§3.2.2, App. A). GPPO, Eq. 11, is the function `gppo`.
 
 Every loss here has the gradient of Eq. 12,
 
     ∇L = −Σ_t F_t · Ã · ∇log π_t / Z,
 
-and they differ in F alone. GPPO is published (Eq. 11) as a clipped surrogate whose bounds carry
-δ/sg(δ); that form divides 0 by 0 at extreme log-ratios and gives NaN even where Ã = 0. The
-detached weight has the same gradient in all other cases and is finite everywhere.
+and they differ in F alone: a function a loss, which computes F from what `Tokens` holds and from
+the constants of its settings, `configs/settings/loss.py`, by the names of the equation.
 
 Shapes: all tensors are [B, T] (sequences × answer tokens) unless said otherwise; `advantage` may
 be [B, 1]. Signs: `weighted_nll` is minimised; a positive advantage makes its tokens likelier.
@@ -20,16 +19,16 @@ this one, which turns the one mean into the other.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..configs.settings.training import LossShape
+from ..configs.settings import loss as constants
+from ..configs.settings.loss import AnyLoss
 
 MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still fits in float32
 SAME_REWARD = 1e-6  # rewards closer than this are equal: rounding is no signal
-PUBLISHED = LossShape()
 LEAST_LOG_WEIGHT = math.log(1e-8)  # of an answer in VESPO, as TRL has it
 
 
@@ -58,9 +57,9 @@ def group_advantages(
     advantage and no part in μ and σ. A group with fewer than two scored answers is dropped.
     Groups of equal rewards have zero advantage (§5.2.5).
     """
-    known = rewards.isfinite()
-    count = known.sum(1, keepdim=True)
-    scored = known & (count >= 2)
+    finite = rewards.isfinite()
+    count = finite.sum(1, keepdim=True)
+    scored = finite & (count >= 2)
     value = torch.where(scored, rewards, 0.0)
     if scale == "maxrl" and bool((value < 0).any()):
         raise ValueError("maxrl divides by the mean reward of a group: give it rewards of 0 and 1")
@@ -76,30 +75,16 @@ def group_advantages(
         squares = squares.sum(1, keepdim=True)
     free = count - 1 if std == "unbiased" else count
     sigma = (squares / free.clamp(min=1)).sqrt()
-    by = {"none": torch.ones_like(mean), "maxrl": mean}.get(scale, sigma)
-    advantage = torch.where(mixed, centred / torch.where(mixed, by, 1.0), 0.0)
+    divisor = {"none": torch.ones_like(mean), "maxrl": mean}.get(scale, sigma)
+    advantage = torch.where(mixed, centred / torch.where(mixed, divisor, 1.0), 0.0)
     return Advantages(advantage, scored, mixed)
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Clip range [1 − ε_low, 1 + ε_high] (Eq. 5), β1 and β2 (Eq. 17), optional dual clip c, and
-    what single losses have beyond that."""
-
-    eps_low: float = 0.2
-    eps_high: float = 0.28
-    beta1: float = 1.0
-    beta2: float = 1.0
-    dual_clip: float | None = None
-    shape: LossShape = PUBLISHED
-
-    def above(self, ratio: Tensor, advantage: Tensor) -> Tensor:
-        """Tokens that clipping would cut off on the high side: Ã > 0, δ > 1 + ε_high."""
-        return (advantage > 0) & (ratio > 1 + self.eps_high)
-
-    def below(self, ratio: Tensor, advantage: Tensor) -> Tensor:
-        """Tokens that clipping would cut off on the low side: Ã < 0, δ < 1 − ε_low."""
-        return (advantage < 0) & (ratio < 1 - self.eps_low)
+def clipped_tokens(ratio: Tensor, advantage: Tensor, s: AnyLoss) -> tuple[Tensor, Tensor]:
+    """Tokens that clipping would cut off above its range (Ã > 0, δ > 1 + ε_high) and below it
+    (Ã < 0, δ < 1 − ε_low)."""
+    low, high = s.clip_range
+    return (advantage > 0) & (ratio > high), (advantage < 0) & (ratio < low)
 
 
 class Answers(NamedTuple):
@@ -112,9 +97,9 @@ class Answers(NamedTuple):
     def sums(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T] each: the sum of `values` over the token's answer, and |y|, its tokens."""
         number, zeros = self.number.expand_as(self.mask), values.new_zeros(self.mask.numel())
-        of, inside = number[self.mask], values[self.mask]
-        tokens = zeros.index_add(0, of, torch.ones_like(inside)).clamp(min=1)
-        return zeros.index_add(0, of, inside)[number], tokens[number]
+        answer, inside = number[self.mask], values[self.mask]
+        tokens = zeros.index_add(0, answer, torch.ones_like(inside)).clamp(min=1)
+        return zeros.index_add(0, answer, inside)[number], tokens[number]
 
 
 class Tokens(NamedTuple):
@@ -131,81 +116,93 @@ class Tokens(NamedTuple):
         return torch.where(condition, yes, torch.full_like(self.ratio, no))
 
 
-def gppo(t: Tokens, clip: Clip) -> Tensor:
-    """Eq. 12 and, for β ≠ 1, Eq. 18: a clipped token keeps a gradient, weighed at the clip bound:
-    β2 (1 + ε_high) above it, β1 (1 − ε_low) below."""
-    above, below = clip.above(t.ratio, t.advantage), clip.below(t.ratio, t.advantage)
-    weight = torch.where(above, clip.beta2 * (1 + clip.eps_high), t.ratio)
-    return torch.where(below, clip.beta1 * (1 - clip.eps_low), weight)
+def gppo(t: Tokens, s: constants.GPPO) -> Tensor:
+    """Gradient-preserving clipping. Eq. 11, to be maximised, with sg the stop-gradient:
+
+        Σ_t min(δ·Ã, clip(δ, (1 − ε_low)·δ/sg(δ), (1 + ε_high)·δ/sg(δ))·Ã) / Z
+
+    δ/sg(δ) is 1 with the gradient ∇log π: the value is that of PPO's clipping, and a clipped token
+    keeps a gradient. β1 and β2 weigh it (Eq. 17; both 1 is Eq. 11):
+
+        β2·(1 + ε_high)·δ/sg(δ)·Ã    where Ã > 0 and δ > 1 + ε_high
+        β1·(1 − ε_low)·δ/sg(δ)·Ã     where Ã < 0 and δ < 1 − ε_low
+        δ·Ã                          elsewhere
+
+    F (Eq. 12; with β, Eq. 18) is what stands before Ã, without δ/sg(δ), which would be 0/0 at
+    extreme log-ratios: NaN even where Ã = 0. The detached F has the same gradient, and is finite.
+    """
+    above, below = clipped_tokens(t.ratio, t.advantage, s)
+    weight = torch.where(above, s.beta2 * (1 + s.eps_high), t.ratio)
+    return torch.where(below, s.beta1 * (1 - s.eps_low), weight)
 
 
-def clip_higher(t: Tokens, clip: Clip) -> Tensor:
+def clip_higher(t: Tokens, s: constants.ClipHigher | constants.GRPO | constants.GSPO) -> Tensor:
     """Eq. 7 (gradient: Eq. 10 with asymmetric bounds): a clipped token has no gradient."""
-    cut = clip.above(t.ratio, t.advantage) | clip.below(t.ratio, t.advantage)
-    return t.ratio.masked_fill(cut, 0.0)
+    above, below = clipped_tokens(t.ratio, t.advantage, s)
+    return t.ratio.masked_fill(above | below, 0.0)
 
 
-def grpo(t: Tokens, clip: Clip) -> Tensor:
-    """Eq. 3: as clip_higher, with ε_low on both sides."""
-    return clip_higher(t, Clip(clip.eps_low, clip.eps_low))
+def grpo(t: Tokens, s: constants.GRPO) -> Tensor:
+    """Eq. 3: as clip_higher, with one ε on both sides."""
+    return clip_higher(t, s)
 
 
-def cispo(t: Tokens, clip: Clip) -> Tensor:
+def cispo(t: Tokens, s: constants.CISPO) -> Tensor:
     """Eq. 15 and 16: the clipped ratio weighs every token, whatever the sign of Ã."""
-    return t.ratio.clamp(1 - clip.eps_low, 1 + clip.eps_high)
+    return t.ratio.clamp(1 - s.eps_low, 1 + s.eps_high)
 
 
-def dgpo(t: Tokens, clip: Clip) -> Tensor:
+def dgpo(t: Tokens, s: constants.DGPO) -> Tensor:
     """arXiv 2603.14389, as its authors' code has it: a clipped token keeps a gradient that decays,
     δ·((1 + ε_high)/δ)^(1/m) above the range and δ·(δ/(1 − ε_low))^n below: δ at the bounds."""
-    above, below = clip.above(t.ratio, t.advantage), clip.below(t.ratio, t.advantage)
-    high = t.ratio * ((1 + clip.eps_high) / t.ratio) ** (1 / clip.shape.dgpo_m)
-    low = t.ratio * (t.ratio / (1 - clip.eps_low)) ** clip.shape.dgpo_n
+    above, below = clipped_tokens(t.ratio, t.advantage, s)
+    high = t.ratio * ((1 + s.eps_high) / t.ratio) ** (1 / s.m)
+    low = t.ratio * (t.ratio / (1 - s.eps_low)) ** s.n
     return torch.where(above, high, torch.where(below, low, t.ratio))
 
 
-def dppo_tv(t: Tokens, clip: Clip) -> Tensor:
+def dppo_tv(t: Tokens, s: constants.DPPO) -> Tensor:
     """Binary total variation (arXiv 2602.04879, verl's dppo_tv): min(δ, cap), and no gradient where
     the token's probability has moved too far with its advantage: Ã > 0 and π − π_old > ε_high, or
     Ã < 0 and π − π_old < −ε_low."""
     moved = t.old_logp.exp() * t.log_ratio.expm1()
-    cut = (t.advantage > 0) & (moved > clip.eps_high)
-    cut |= (t.advantage < 0) & (moved < -clip.eps_low)
-    return t.ratio.clamp(max=clip.shape.dppo_cap).masked_fill(cut, 0.0)
+    cut = (t.advantage > 0) & (moved > s.eps_high)
+    cut |= (t.advantage < 0) & (moved < -s.eps_low)
+    return t.ratio.clamp(max=s.cap).masked_fill(cut, 0.0)
 
 
-def gspo(t: Tokens, clip: Clip) -> Tensor:
-    """arXiv 2507.18071, as TRL and verl have it: s = exp(mean of log δ over the answer) in place
-    of every token's δ; an answer whose s is clipped has no gradient. F = s·L̄/|y|."""
+def gspo(t: Tokens, s: constants.GSPO) -> Tensor:
+    """arXiv 2507.18071, as TRL and verl have it: r = exp(mean of log δ over the answer) in place
+    of every token's δ; an answer whose r is clipped has no gradient. F = r·L̄/|y|."""
     total, tokens = t.answers.sums(t.log_ratio)
-    of_answer = t._replace(ratio=(total / tokens).exp())
-    return clip_higher(of_answer, clip) * t.answers.mean_length / tokens
+    by_answer = t._replace(ratio=(total / tokens).exp())
+    return clip_higher(by_answer, s) * t.answers.mean_length / tokens
 
 
-def sapo(t: Tokens, clip: Clip) -> Tensor:
+def sapo(t: Tokens, s: constants.SAPO) -> Tensor:
     """arXiv 2511.20347, as TRL and verl have it: a gate σ(τ(δ − 1))·4/τ in the place of clipping,
     with τ by the sign of Ã. F = 4σ(1 − σ)·δ·L̄/|y|."""
-    shape, (_, tokens) = clip.shape, t.answers.sums(t.log_ratio)
-    tau = t.where(t.advantage > 0, shape.sapo_temperature_pos, shape.sapo_temperature_neg)
+    _, tokens = t.answers.sums(t.log_ratio)
+    tau = t.where(t.advantage > 0, s.temperature_pos, s.temperature_neg)
     x = tau * (t.ratio - 1)
     return 4 * x.sigmoid() * (-x).sigmoid() * t.ratio * t.answers.mean_length / tokens
 
 
-def vespo(t: Tokens, clip: Clip) -> Tensor:
+def vespo(t: Tokens, s: constants.VESPO) -> Tensor:
     """arXiv 2602.10693, as TRL has it: F = w^k·exp(λ(1 − w)) with w = ∏ δ over the answer, k and λ
     by the sign of Ã; 1 at w = 1."""
-    shape, total = clip.shape, t.answers.sums(t.log_ratio)[0]
-    log_w = total.clamp(LEAST_LOG_WEIGHT, MAX_LOG_RATIO)
+    log_w = t.answers.sums(t.log_ratio)[0].clamp(LEAST_LOG_WEIGHT, MAX_LOG_RATIO)
     positive = t.advantage >= 0
-    k = t.where(positive, shape.vespo_k_pos, shape.vespo_k_neg)
-    decay = t.where(positive, shape.vespo_lambda_pos, shape.vespo_lambda_neg)
+    k = t.where(positive, s.k_pos, s.k_neg)
+    decay = t.where(positive, s.lambda_pos, s.lambda_neg)
     return (k * log_w - decay * log_w.expm1()).exp()
 
 
-POLICY_LOSSES: dict[str, Callable[[Tokens, Clip], Tensor]] = {
+POLICY_LOSSES: dict[str, Callable[[Tokens, Any], Tensor]] = {
     loss.__name__: loss
     for loss in (gppo, clip_higher, grpo, cispo, dgpo, dppo_tv, gspo, sapo, vespo)
 }
+"""Each takes the settings of its name (`configs.settings.loss.LOSSES`)."""
 
 
 def log_importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
@@ -225,7 +222,7 @@ def _float32(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class ImportanceBounds:
     """What is done about a sampler (vLLM) unlike the trainer, by ρ = π_old/π_sampler."""
 
     low: float = 1.0
@@ -237,7 +234,7 @@ class Mismatch:
     """An answer has no gradient where its mean log ρ is further from 0: a geometric mask."""
 
 
-class Correction(NamedTuple):
+class ImportanceCorrection(NamedTuple):
     """All [B, T]."""
 
     weight: Tensor  # what F is multiplied with
@@ -245,9 +242,9 @@ class Correction(NamedTuple):
     dropped: Tensor  # bool: of an answer that drifted
 
 
-def correction(
-    old_logp: Tensor, sampling_logp: Tensor, answer: Tensor, mask: Tensor, bounds: Mismatch
-) -> Correction:
+def importance_correction(
+    old_logp: Tensor, sampling_logp: Tensor, answer: Tensor, mask: Tensor, bounds: ImportanceBounds
+) -> ImportanceCorrection:
     """The weight of every token for its sampler's sake, detached; 1 where the log-probability that
     it was sampled with is unknown (NaN). `answer` [B, T] or [B, 1] numbers the answers from 0.
     """
@@ -257,20 +254,15 @@ def correction(
     dropped = (total / tokens).abs() > bounds.drift
     masked = ((ratio < bounds.low) | (ratio > bounds.high)) & bounds.mask
     weight = ratio.clamp(bounds.low, bounds.high).masked_fill(masked | dropped, 0.0)
-    return Correction(weight, masked, dropped)
+    return ImportanceCorrection(weight, masked, dropped)
 
 
 def policy_weight(
-    loss: str,
-    logp: Tensor,
-    old_logp: Tensor,
-    advantage: Tensor,
-    clip: Clip,
-    answers: Answers | None = None,
+    loss: AnyLoss, logp: Tensor, old_logp: Tensor, advantage: Tensor, answers: Answers | None = None
 ) -> Tensor:
-    """F of Eq. 12 for one of `POLICY_LOSSES`, detached. Without `answers` every row is one.
+    """F of Eq. 12 by one of `POLICY_LOSSES`, detached. Without `answers` every row is one.
 
-    `clip.dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
+    `dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
     """
     if answers is None:
         rows, length = logp.shape
@@ -279,9 +271,9 @@ def policy_weight(
     log_ratio = log_importance_ratio(logp, old_logp)
     ratio = log_ratio.exp()
     tokens = Tokens(log_ratio, ratio, advantage, _float32(old_logp.detach()), answers)
-    weight = POLICY_LOSSES[loss](tokens, clip)
-    if clip.dual_clip is not None:
-        weight = weight.masked_fill((advantage < 0) & (ratio > clip.dual_clip), 0.0)
+    weight = POLICY_LOSSES[loss.name](tokens, loss)
+    if isinstance(loss, constants.DualClipped) and loss.dual_clip is not None:
+        weight = weight.masked_fill((advantage < 0) & (ratio > loss.dual_clip), 0.0)
     return weight
 
 

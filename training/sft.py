@@ -46,8 +46,8 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     model, chat = models.load_to_train(job.base, s)
 
     cache = job.out / result_files.SCRATCH / result_files.TOKENS
-    asked = job.examples, chat, s.max_length, cache, progress.report
-    dataset = rank0_first(cache / "DONE", lambda: tokenized(*asked))
+    arguments = job.examples, chat, s.max_length, cache, progress.report
+    dataset = rank0_first(cache / "DONE", lambda: tokenized(*arguments))
     left_out = thinking_left_out(chat, column(job.examples, "response"))
     to_train, held_out = split(dataset, job)
     trainer = build_trainer(job, model, chat.tokenizer, to_train)
@@ -116,9 +116,9 @@ def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
     if not (count := job.settings.validation_problems):
         return dataset, None
     problems = list(column(job.examples, "problem_id"))
-    if count >= len(known := sorted(set(problems))):
-        raise ValueError(f"validation_problems={count} leaves none of {len(known)} to train on")
-    aside = set(random.Random(job.seed).sample(known, count))
+    if count >= len(names := sorted(set(problems))):
+        raise ValueError(f"validation_problems={count} leaves none of {len(names)} to train on")
+    aside = set(random.Random(job.seed).sample(names, count))
     train, held_out = ([i for i, p in enumerate(problems) if (p in aside) == x] for x in (0, 1))
     return dataset.select(train), dataset.select(held_out)
 

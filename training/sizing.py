@@ -80,8 +80,8 @@ class ModelFacts:
 
 def facts_of_model(model: str) -> ModelFacts | None:
     """Of a hub id or a local folder; None where neither the name nor a config.json tells."""
-    if known := read_catalogue("models").get(model.removesuffix("-Base")):
-        return ModelFacts(**known)
+    if listed := read_catalogue("models").get(model.removesuffix("-Base")):
+        return ModelFacts(**listed)
     try:
         config = json.loads((Path(model).expanduser() / "config.json").read_text())
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
@@ -127,15 +127,15 @@ def state_bytes(
     is). Qwen3-8B on 32 GPUs: 4.1e9. With adapters it is their parameters that are trained, beside
     weights of `frozen` bytes each."""
     trained = FP32 * (facts.adapter_parameters(lora) if lora else facts.parameters)
-    whole, share = {"weights": trained, "gradients": trained, "optimizer": 2 * trained}, 1
+    state, share = {"weights": trained, "gradients": trained, "optimizer": 2 * trained}, 1
     if lora:
-        whole = {
+        state = {
             "frozen weights": frozen * facts.parameters,
-            "adapters": whole.pop("weights"),
-        } | whole
+            "adapters": state.pop("weights"),
+        } | state
     elif sharded:
         share = world
-    parts = {name: -(-size // share) for name, size in whole.items()}
+    parts = {name: -(-size // share) for name, size in state.items()}
     return parts if share == world else {**parts, "DDP buckets": trained}
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from .explain import ConfigError
+
 CATALOGUE = Path(__file__).parents[1] / "catalogue"
 MOST_SHOWN = 3
 LONGEST_VALUE = 40
@@ -46,12 +48,9 @@ class Workers(Runtime):
 
 NOT_IN_KEY = "not in key"
 """Annotated mark of one field that says where or how, beside others that say what."""
-DEFAULT_NOT_IN_KEY = "default not in key"
-"""Annotated mark of a field that came when results had been published: at its default it is not
-part of the key, so that they are still found."""
 
 
-ChatTemplateKwargs = Annotated[dict[str, Any] | None, DEFAULT_NOT_IN_KEY]
+ChatTemplateKwargs = dict[str, Any] | None
 """Arguments of a chat template, like {enable_thinking: false}; None: those of the checkpoint."""
 
 
@@ -61,15 +60,12 @@ def key_of(settings: Settings) -> str:
 
 
 def meaning(value: Any, *, as_key: bool = False) -> Any:
-    """What settings say of the result, nested; `as_key` as the key has it: with constants, without
-    defaults that are not in it."""
+    """What settings say of the result, nested; `as_key` as the key has it, with the constants."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         what = {n: v for n, v in value if not isinstance(v, Runtime)}
         names = [n for n in what if NOT_IN_KEY not in fields[n].metadata]
         if as_key:
-            unsaid = [n for n in names if DEFAULT_NOT_IN_KEY in fields[n].metadata]
-            names = [n for n in names if n not in unsaid or getattr(value, n) != fields[n].default]
             names += type(value).__class_vars__
         return {name: meaning(getattr(value, name), as_key=as_key) for name in names}
     if isinstance(value, (list, tuple)):
@@ -87,10 +83,10 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
         entries = [(v.get("name") or i, v) for i, v in enumerate(value)]
     else:
         return {prefix: value}
-    found: dict[str, Any] = {}
+    leaves: dict[str, Any] = {}
     for name, inner in entries:
-        found |= flat(inner, f"{prefix}.{name}" if prefix else str(name))
-    return found
+        leaves |= flat(inner, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
 
 
 def short(value: Any) -> str:
@@ -107,12 +103,26 @@ def first_few(texts: Sequence[str]) -> list[str]:
     return [*texts[:MOST_SHOWN], f"and {more} more"] if more > 0 else list(texts)
 
 
-def layered(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: groups merge key by key; lists and values are replaced whole."""
+def group_of(value: Any) -> dict[str, Any]:
+    """A group to set keys of; a bare name is the group of that name, as in `loss: cispo`."""
+    return {"name": value} if isinstance(value, str) else value if isinstance(value, dict) else {}
+
+
+def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`: groups merge key by key, values and lists are replaced, and `name+` is
+    a list to add to the one below; it stays `name+` while only a default is below it."""
     merged = dict(below)
     for key, value in above.items():
-        old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            value = layered(old, value)
-        merged[key] = value
+        name, adds = key.removesuffix("+"), key.endswith("+")
+        old = merged.get(name)
+        if adds:
+            if not isinstance(value, list):
+                raise ConfigError([f"{key}: {value!r:.60} is no list; write {key}: [...]"])
+            target = name if isinstance(old, list) else key
+            merged[target] = [*(merged.get(target) or []), *value]
+        elif isinstance(value, dict):
+            merged[key] = layered(group_of(old), value)
+        else:
+            merged[key] = value
+            merged.pop(f"{key}+", None)
     return merged

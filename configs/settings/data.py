@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from .base import DEFAULT_NOT_IN_KEY, NOT_IN_KEY, Settings, Share, Workers
+from .base import NOT_IN_KEY, Settings, Share, Workers
 from .engines import EngineSettings, Sampling, no_secret
-from .judging import JudgeSettings
 
 HASHING = "hashing"
 """The encoder that needs no model."""
@@ -41,7 +40,7 @@ class DecontaminateSettings(Settings):
     """whitespace: the published rule; alnum: also finds other typesetting"""
     min_coverage: Share = 0.0
     """Remove only if this share of the item's n-grams is shared; §3.1: one n-gram removes"""
-    min_words: Annotated[PositiveInt, DEFAULT_NOT_IN_KEY] = 1
+    min_words: PositiveInt = 1
     """Items of fewer words match nothing: "Prove your answer." stands in many an unrelated row"""
     runtime: PartsRuntime = PartsRuntime()
 
@@ -67,12 +66,10 @@ class SampleSettings(Settings):
     """§3.1: up to 16"""
     engine: EngineSettings
     """Who answers"""
-    fallback: Annotated[EngineSettings | None, DEFAULT_NOT_IN_KEY] = None
+    fallback: EngineSettings | None = None
     """Who answers prompts without a published answer (engine from: catalogue); empty: nobody"""
     sampling: Sampling = Sampling()
     """How answers are drawn"""
-
-    early_stop: ClassVar = None  # all samples are asked
 
     @model_validator(mode="after")
     def a_fallback_has_something_to_fall_back_from(self) -> Self:
@@ -124,13 +121,7 @@ class SelectSettings(Settings):
     require_think: bool = True
     """Off: answers written by people, without thinking, may pass"""
 
-    # K-Center's distance: of words, by TF-IDF and truncated SVD to so many dimensions. The paper
-    # does not say.
-    embedding: ClassVar = {
-        "kind": "tfidf_svd", "dimensions": 256, "model": "", "revision": "main", "max_tokens": 512,
-    }  # fmt: skip
-    balance_by: ClassVar = "domain"
-    max_chars: ClassVar = None  # longer answers are trained on too
+    dimensions: ClassVar = 256  # of K-Center's points, by TF-IDF and SVD; the paper does not say
 
     @model_validator(mode="after")
     def the_first_are_those_of_a_list(self) -> Self:
@@ -159,13 +150,8 @@ class FilterRLSettings(Settings):
     """Of yes/no, true/false and choices keep those that guessing passes as often with at most this
     probability: yes/no from 13 of 16 on (binomial tail 0.011; of the majority, 9, it is 0.40), one
     of four choices from 9 of 16 on (0.0075), as the majority anyway; 1: as the paper, all"""
-    pass_rates: Annotated[Literal["sampled", "published"], DEFAULT_NOT_IN_KEY] = "sampled"
+    pass_rates: Literal["sampled", "published"] = "sampled"
     """published: those that rows bring, not measured here; problems without one are rejected"""
 
     math_threshold: ClassVar = 0.5  # share that must agree with the gold; §3.2.1: a majority
     min_scored: ClassVar = 0.5  # a prompt with fewer scored samples is rejected
-
-
-class JudgeStageSettings(Settings):
-    judge: JudgeSettings = JudgeSettings()
-    """How answers are judged"""

@@ -17,16 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from .base import (
-    DEFAULT_NOT_IN_KEY,
-    NOT_IN_KEY,
-    ChatTemplateKwargs,
-    Price,
-    Runtime,
-    Settings,
-    Share,
-    read_catalogue,
-)
+from .base import NOT_IN_KEY, ChatTemplateKwargs, Price, Runtime, Settings, Share, read_catalogue
 
 Parameter = Literal["max_tokens", "temperature", "top_p", "seed", "top_k", "repetition_penalty",
                     "stream", "stream_options"]  # fmt: skip
@@ -96,7 +87,7 @@ class Prices(NamedTuple):
 
     input: float
     output: float
-    said: str
+    source: str
     """Whose figures these are, and of when; empty: the settings'."""
 
 
@@ -107,8 +98,8 @@ def catalogue_prices(base_url: str, names: Collection[str]) -> Prices | None:
     for pattern, models in listed["hosts"].items():
         for name, price in models.items() if fnmatchcase(host, pattern) else ():
             if name.lower() in wanted:
-                said = f"{listed['currency']}, {name} at {host}, {listed['date']}"
-                return Prices(price["input"], price["output"], said)
+                source = f"{listed['currency']}, {name} at {host}, {listed['date']}"
+                return Prices(price["input"], price["output"], source)
     return None
 
 
@@ -130,7 +121,7 @@ class EngineSettings(Settings):
     """Environment variable that holds the key; empty: no key (openai)"""
     api_key_block: Annotated[str, NOT_IN_KEY] = ""
     """Prefect Secret block that holds the key; goes before api_key_env"""
-    parameters: Annotated[dict[Parameter, str], DEFAULT_NOT_IN_KEY] = Field(default={})
+    parameters: dict[Parameter, str] = Field(default={})
     """Parameters that the endpoint takes under another name, as
     {max_tokens: max_completion_tokens}, or not at all, as {temperature: omit} (openai)"""
     think_prefill: str = ""
@@ -139,9 +130,7 @@ class EngineSettings(Settings):
     """Arguments of the chat template: {enable_thinking: false}; empty: those of the checkpoint"""
     yarn_factor: Annotated[float, Field(gt=1)] | None = None
     """YaRN factor of the context (local engines)"""
-    origin: Annotated[Literal["files", "catalogue"], DEFAULT_NOT_IN_KEY] = Field(
-        default="files", alias="from"
-    )
+    origin: Literal["files", "catalogue"] = Field(default="files", alias="from")
     """Where recorded samples are: in `files`, or in rows of sources with trace_fields"""
     files: tuple[str, ...] = ()
     """Recorded samples: JSONL, JSON (both also .gz) or parquet; globs"""
@@ -180,9 +169,9 @@ class EngineSettings(Settings):
     @property
     def prices(self) -> Prices | None:
         """What tokens cost: by the settings, else by the catalogue; None where nobody knows."""
-        how = self.runtime
-        if how.input_price is not None or how.output_price is not None:
-            return Prices(how.input_price or 0.0, how.output_price or 0.0, "")
+        runtime = self.runtime
+        if runtime.input_price is not None or runtime.output_price is not None:
+            return Prices(runtime.input_price or 0.0, runtime.output_price or 0.0, "")
         return catalogue_prices(self.base_url, (self.model, self.served_model))
 
     @model_validator(mode="after")

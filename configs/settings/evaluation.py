@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from .base import DEFAULT_NOT_IN_KEY, ChatTemplateKwargs, Settings, read_catalogue
+from .base import ChatTemplateKwargs, Settings, read_catalogue
 from .engines import EngineRuntime, EngineSettings, Sampling
 from .judging import JudgeSettings
 
@@ -49,8 +49,8 @@ class BenchmarkProtocol(Settings):
 
 
 PAPER_PROTOCOLS = tuple(
-    BenchmarkProtocol(name=name, **how)
-    for name, how in read_catalogue("benchmarks")["paper"].items()
+    BenchmarkProtocol(name=name, **protocol)
+    for name, protocol in read_catalogue("benchmarks")["paper"].items()
 )
 
 
@@ -78,7 +78,7 @@ class EvaluateSettings(Settings):
     """Who generates the answers"""
     judge: JudgeSettings = JudgeSettings()
     """How answers become rewards"""
-    learning_curve: Annotated[LearningCurve | None, DEFAULT_NOT_IN_KEY] = None
+    learning_curve: LearningCurve | None = None
     """Scores of the models that RL kept along the way; empty: leave them"""
     engine_runtime: EngineRuntime = EngineRuntime()
 
@@ -90,8 +90,8 @@ class EvaluateSettings(Settings):
         k = {p.name: p.k for p in self.protocols}
         if len(k) < len(self.protocols):
             raise ValueError("two protocols have one name; names must be unique")
-        asked = self.learning_curve.benchmarks if self.learning_curve else ()
-        if unknown := [n for n in asked if n not in k]:
+        benchmarks = self.learning_curve.benchmarks if self.learning_curve else ()
+        if unknown := [n for n in benchmarks if n not in k]:
             none = f"no protocol is called {unknown[0]!r} (protocols: {', '.join(k)})"
             raise ValueError(f"learning_curve.benchmarks: {none}")
         for p in along.protocols if (along := self.along_the_way()) else ():
@@ -126,9 +126,11 @@ WITH_FORMAT = "{prompt}\n\n{format}"
 def named_protocols() -> dict[str, BenchmarkProtocol]:
     """Benchmark name → its protocol, the question with the instruction."""
     return {
-        name: BenchmarkProtocol(**{"name": name, "source": name, "question": WITH_FORMAT, **how})
+        name: BenchmarkProtocol(
+            **{"name": name, "source": name, "question": WITH_FORMAT, **protocol}
+        )
         for group in read_catalogue("benchmarks").values()
-        for name, how in group.items()
+        for name, protocol in group.items()
     }
 
 
@@ -150,6 +152,6 @@ class Evaluation(Settings):
     def the_engine_is_said_once(self) -> Self:
         unread = {"engine", "engine_runtime", "yarn_factor", "learning_curve"}
         unread.add("chat_template_kwargs")
-        if said := sorted(unread & self.evaluate.model_fields_set):
-            raise ValueError(f"evaluate.{said[0]} is not read here: see engine")
+        if unread_keys := sorted(unread & self.evaluate.model_fields_set):
+            raise ValueError(f"evaluate.{unread_keys[0]} is not read here: see engine")
         return self

@@ -2,9 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+
+MOVED = {
+    **{
+        f"rl_*.{name}": f"it is GROUP.loss.{name} now"
+        for name in ("beta1", "beta2", "eps_low", "eps_high", "dual_clip")
+    },
+    "rl_*.shape": "constants are in GROUP.loss now, as {name: dgpo, n: 2}",
+    "judge*.judge": "what was in it is in GROUP itself now, as GROUP.max_tests",
+}
+"""Keys of former versions, and what became of them; GROUP is the group that they were in."""
 
 
 class ConfigError(Exception):
@@ -18,18 +29,18 @@ class ConfigError(Exception):
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One line per problem: dotted path, what is wrong, and the nearest valid key."""
     lines = list[str]()
-    for found in error.errors(include_url=False):
-        match found:
+    for problem in error.errors(include_url=False):
+        match problem:
             case {"type": "extra_forbidden", "loc": loc}:
                 what = f"unknown key{_nearest_key(loc, model)}"
             case {"type": "missing"}:
                 what = "missing; it has no default"
             case {"type": "value_error", "ctx": context}:
                 what = str(context["error"])
-            case {"input": given, "msg": message}:
-                what = f"{given!r} {message.removeprefix('Input ')}"
-        place = ".".join(map(str, found["loc"]))
-        lines.append(f"{place}: {what}".removeprefix(": "))
+            case {"input": value, "msg": message}:
+                what = f"{value!r} {message.removeprefix('Input ')}"
+        key = ".".join(map(str, problem["loc"]))
+        lines.append(f"{key}: {what}".removeprefix(": "))
     return lines
 
 
@@ -40,14 +51,18 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """The nearest name that any key has, at the places where it stands: here, if one is here."""
+    """Where a key of former versions is now; else the nearest name that any key has, at the places
+    where it stands: here, if one is here."""
     *parents, wrong = loc
     keys, here = list(_paths(model)), tuple(part for part in parents if isinstance(part, str))
+    for pattern, change in MOVED.items():
+        if fnmatchcase(".".join(map(str, loc)), pattern):
+            return f"; {change.replace('GROUP', '.'.join(here))}"
     close = get_close_matches(str(wrong), [key[-1] for key in keys], n=1)
-    there = [".".join(key) for key in keys if key[-1:] == tuple(close)]
+    places = [".".join(key) for key in keys if key[-1:] == tuple(close)]
     if (*here, *close) in keys and close:
-        there = [".".join(map(str, [*parents, *close]))]
-    return f"; did you mean {' or '.join(there[:4])}?" if there else ""
+        places = [".".join(map(str, [*parents, *close]))]
+    return f"; did you mean {' or '.join(places[:4])}?" if places else ""
 
 
 def _paths(annotation: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -4,7 +4,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from .base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from .base import Runtime, Settings
+
+GRADER_VERSION = 9
+"""Of the stage `judge`, and part of that of RL and evaluations: raised when any verdict changes."""
 
 
 class JudgeRuntime(Runtime):
@@ -66,14 +69,12 @@ class JudgeSettings(Settings):
     runtime: JudgeRuntime = JudgeRuntime()
 
     math_timeout_s: ClassVar = 10.0  # the longest comparison of two formulas
-    time_limit_factor: ClassVar = 1.0  # times each problem's own time limit
     output_limit_mb: ClassVar = 16  # more output is OLE
-    math_rules: ClassVar = "klear"  # the last box, exact
 
 
 class RolloutJudgeSettings(JudgeSettings):
     """How an answer is judged in RL."""
 
-    withheld_tests: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    withheld_tests: NonNegativeInt = 0
     """Tests of every code problem that pay nothing, at most half of its tests: run on programs that
     pass the others, they show a policy that games the reward (withheld/gap)"""

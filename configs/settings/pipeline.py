@@ -10,6 +10,7 @@ from . import data
 from .base import NOT_IN_KEY, Seed, Settings, flat, layered
 from .evaluation import EvaluateSettings
 from .explain import nearest
+from .judging import JudgeSettings
 from .sources import CollectSettings, Source
 from .topology import Topology
 from .training import BaseModelSettings, RLSettings, SFTSettings
@@ -50,8 +51,8 @@ class Pipeline(Settings):
     distill: data.SampleSettings
     rate: data.SampleSettings | None = None
     sample: data.SampleSettings
-    judge: data.JudgeStageSettings = data.JudgeStageSettings()
-    judge_rl: data.JudgeStageSettings = data.JudgeStageSettings()
+    judge: JudgeSettings = JudgeSettings()
+    judge_rl: JudgeSettings = JudgeSettings()
     difficulty: data.DifficultySettings = data.DifficultySettings()
     select: data.SelectSettings = data.SelectSettings()
     filter_tests: data.FilterTestsSettings = data.FilterTestsSettings()
@@ -69,33 +70,33 @@ class Pipeline(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def as_a_profile_says_it(cls, told: Any) -> Any:
+    def as_a_profile_says_it(cls, profile: Any) -> Any:
         """`data.root` becomes the root of each place that has none of its own; collect keeps the
         published answers that an engine takes; and a profile that sets one key of rl_code keeps
         its other defaults."""
-        if not isinstance(told, dict):
-            return told
+        if not isinstance(profile, dict):
+            return profile
         code = cls.model_fields["rl_code"].default.model_dump(exclude_unset=True)
-        said = layered({"rl_code": code}, told)
-        for own in told.values():
+        values = layered({"rl_code": code}, profile)
+        for own in profile.values():
             match own:
                 case {"engine": {"from": "catalogue"}}:
-                    said = layered(said, {"collect": {"traces": True}})
+                    values = layered(values, {"collect": {"traces": True}})
                 case {"rater": "published"} | {"pass_rates": "published"}:
-                    said = layered(said, {"collect": {"pass_rates": True}})
-        match said.pop("data", None):
+                    values = layered(values, {"collect": {"pass_rates": True}})
+        match values.pop("data", None):
             case None:
-                return said
+                return values
             case {"root": str(root), **others} if not others:
-                said = layered({"collect": {"root": root}, "benchmarks": {"root": root}}, said)
+                values = layered({"collect": {"root": root}, "benchmarks": {"root": root}}, values)
             case other:
                 raise ValueError(f"data: {other!r} is no folder; write data.root=FOLDER")
         for name in SAMPLERS:
-            match said.get(name):
+            match values.get(name):
                 case {"engine": {"files": [*files]}}:
-                    there = [str(Path(root) / str(file)) for file in files]
-                    said = layered(said, {name: {"engine": {"files": there}}})
-        return said
+                    paths = [str(Path(root) / str(file)) for file in files]
+                    values = layered(values, {name: {"engine": {"files": paths}}})
+        return values
 
     @model_validator(mode="after")
     def what_stages_take_is_there(self) -> Self:
@@ -103,12 +104,14 @@ class Pipeline(Settings):
         if self.evaluate.learning_curve and not kept:
             fix = "set rl_math.keep_every or rl_code.keep_every"
             raise ValueError(f"evaluate.learning_curve scores models that RL keeps: {fix}")
-        known = [source.name for source in self.collect.sources]
-        said = flat(self.model_dump(exclude={"collect", "benchmarks", "agreement"}))
-        for place, names in said.items():
+        collected = [source.name for source in self.collect.sources]
+        settings = flat(self.model_dump(exclude={"collect", "benchmarks", "agreement"}))
+        for place, names in settings.items():
             for name in names if isinstance(names, tuple) and place.endswith("sources") else ():
-                if name not in known:
-                    raise ValueError(f"{place}: {name!r} is not collected{nearest(name, known)}")
+                if name not in collected:
+                    raise ValueError(
+                        f"{place}: {name!r} is not collected{nearest(name, collected)}"
+                    )
         exams = [source.name for source in self.benchmarks.sources]
         chosen = "protocols" in self.evaluate.model_fields_set
         for protocol in self.evaluate.protocols if exams and chosen else ():
@@ -171,5 +174,5 @@ class Pipeline(Settings):
         """Stages that these settings do not run."""
         rating = set() if self.difficulty.rater == "model" else {"rate", "judge_rate"}
         checking = set() if self.agreement else {"agreement", "judge_agreement"}
-        known = {"sample", "judge_rl"} if self.filter_rl.pass_rates == "published" else set()
-        return rating | checking | known | LEFT_OUT_BEFORE[self.base.stands_for]
+        sampling = {"sample", "judge_rl"} if self.filter_rl.pass_rates == "published" else set()
+        return rating | checking | sampling | LEFT_OUT_BEFORE[self.base.stands_for]

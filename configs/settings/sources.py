@@ -8,18 +8,9 @@ sources:
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from .base import (
-    DEFAULT_NOT_IN_KEY,
-    NOT_IN_KEY,
-    BelowOne,
-    Settings,
-    Share,
-    Workers,
-    layered,
-    read_catalogue,
-)
+from .base import NOT_IN_KEY, BelowOne, Settings, Share, Workers, layered, read_catalogue
 from .explain import nearest
 
 Scalar = bool | int | str
@@ -108,7 +99,7 @@ class Source(Table):
     """Boilerplate after the problem, removed"""
     lookup: Lookup | None = None
     """For rows that name their prompt instead of giving it"""
-    by_shape: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    by_shape: bool = False
     """Recognise fields that are not named; so are files read for which none is named"""
     gold_optional: bool = False
     """Keep a row without answer or tests: for SFT, never scored"""
@@ -116,13 +107,13 @@ class Source(Table):
     """Empty: the source has no answers"""
     answer_in_box: bool = False
     r"""The answer is the last \boxed{} of answer_field"""
-    answer_after: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    answer_after: str = ""
     """The answer is what follows the last of these in answer_field, as `####` in GSM8K"""
-    options_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    options_field: str = ""
     """Options of a multiple choice: they join the prompt, and a number as answer is a letter"""
-    options_from: Annotated[Literal[-1, 0, 1], DEFAULT_NOT_IN_KEY] = 0
+    options_from: Literal[-1, 0, 1] = 0
     """The number of the first option, where answers are numbers; -1: refuse numbers"""
-    all_answers: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    all_answers: bool = False
     """A list of several answers is the gold as a whole; else it is refused"""
     no_answers: tuple[str, ...] = ()
     """Values of answer_field that are none, like `proof`"""
@@ -132,9 +123,9 @@ class Source(Table):
     """A Python checker: argv input, answer, output; prints 1 or 0"""
     setup_field: str = ""
     """Code that runs before each assertion"""
-    show_tests: Annotated[int, Field(ge=0), DEFAULT_NOT_IN_KEY] = 0
+    show_tests: NonNegativeInt = 0
     """So many assertions join the prompt, which else would not name the function"""
-    shown_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    shown_field: str = ""
     """List that they are taken from; empty: tests_field"""
     fn_name_field: str = ""
     """Field that names the function to call, if the tests do not"""
@@ -144,13 +135,13 @@ class Source(Table):
     """Megabytes per test"""
     date_field: str = ""
     """ISO date, or seconds since 1970"""
-    trace_fields: Annotated[tuple[str, ...], DEFAULT_NOT_IN_KEY] = ()
+    trace_fields: tuple[str, ...] = ()
     """Fields that hold published answers: a text, a chat, or a list of texts"""
-    trace_model: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    trace_model: str = ""
     """Who wrote them, or the field that says it"""
-    pass_rate_field: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    pass_rate_field: str = ""
     """Published pass rate: 0 to 1, `3/8`, or `right` and `wrong` of one answer"""
-    pass_rate_model: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    pass_rate_model: str = ""
     """Whose answers passed"""
     family: Literal["countdown", "by_example"] | None = None
     """Generated family; what follows is of generated problems"""
@@ -198,8 +189,8 @@ class Source(Table):
             return {**shape, **data} if data.get("by_shape") else data
         entries, use = read_catalogue("catalogue"), str(data["use"])
         if use not in entries:
-            there = f"{nearest(use, entries)} (it has: {', '.join(sorted(entries))})"
-            raise ValueError(f"the catalogue has no source {use!r}{there}")
+            choice = f"{nearest(use, entries)} (it has: {', '.join(sorted(entries))})"
+            raise ValueError(f"the catalogue has no source {use!r}{choice}")
         own = {**data, "kind": "files"} if data.get("files") and "kind" not in data else data
         return layered({"name": use, "kind": "hub", **entries[use]}, own)
 
@@ -232,9 +223,9 @@ class CollectSettings(Settings):
     root: Annotated[str, NOT_IN_KEY] = "."
     """Folder that file names start from"""
     sources: tuple[Source, ...] = ()
-    traces: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    traces: bool = False
     """Keep the answers in trace_fields, for an engine that is from: catalogue"""
-    pass_rates: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    pass_rates: bool = False
     """Keep what pass_rate_field holds, for a stage that takes published pass rates"""
     runtime: Workers = Workers()
 

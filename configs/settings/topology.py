@@ -96,11 +96,11 @@ class Topology(Settings):
     def the_card_is_known(self) -> Self:
         rl, node = self.rl_gpus, self.gpus_per_node
         if rl and (rl > self.gpus or rl % min(node, rl)):
-            there = f"nodes × gpus_per_node = {self.nodes} × {node}"
-            raise ValueError(f"rl_gpus={rl} must be whole nodes, or a part of one, of {there}")
+            choice = f"nodes × gpus_per_node = {self.nodes} × {node}"
+            raise ValueError(f"rl_gpus={rl} must be whole nodes, or a part of one, of {choice}")
         if self.gpus_per_node and self.gpu not in GPUS:
-            there = f"{nearest(self.gpu, GPUS)} (known: {', '.join(GPUS)})"
-            raise ValueError(f"gpu {self.gpu!r} is no known card{there}")
+            choice = f"{nearest(self.gpu, GPUS)} (known: {', '.join(GPUS)})"
+            raise ValueError(f"gpu {self.gpu!r} is no known card{choice}")
         return self
 
     @property

@@ -1,7 +1,6 @@
 """Settings of the base model, SFT and RL (§3.1, §3.2, §4.1). Defaults are the paper's."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -13,9 +12,10 @@ from pydantic import (
     model_validator,
 )
 
-from .base import DEFAULT_NOT_IN_KEY, BelowOne, ChatTemplateKwargs, Runtime, Seed, Settings
+from .base import BelowOne, ChatTemplateKwargs, Runtime, Seed, Settings
 from .engines import EngineRuntime, no_secret
 from .judging import RolloutJudgeSettings
+from .loss import GPPO, PolicyLoss
 from .topology import Launch, Topology
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
@@ -25,8 +25,8 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 def known_attention(name: str) -> str:
     """`name`, where it is one of transformers' or of the hub's."""
     if name not in ATTENTIONS and name.count("/") != 1:
-        known = ", ".join(ATTENTIONS)
-        raise ValueError(f"{name} is none of {known}, or of the hub: kernels-community/flash-attn2")
+        names = ", ".join(ATTENTIONS)
+        raise ValueError(f"{name} is none of {names}, or of the hub: kernels-community/flash-attn2")
     return name
 
 
@@ -67,7 +67,7 @@ class BaseModelSettings(Settings):
     """What the model already is: the stages up to there leave the plan"""
     revision: str = "main"
     """Branch, tag or commit on the hub"""
-    chat_template: Annotated[str | None, DEFAULT_NOT_IN_KEY] = None
+    chat_template: str | None = None
     """Its file, or the name of one that ships (chatml, llama3, gemma, …), whose tokens are added
     where the vocabulary lacks them; empty: the model's own, ChatML for one without (pretrained)"""
     chat_template_kwargs: ChatTemplateKwargs = None
@@ -90,7 +90,7 @@ class BaseModelSettings(Settings):
     """Feed-forward width (random)"""
     vocabulary: PositiveInt = 400
     """Tokens of the byte-pair tokenizer (random)"""
-    tokens: Annotated[Literal["words", "lines"], DEFAULT_NOT_IN_KEY] = "words"
+    tokens: Literal["words", "lines"] = "words"
     """words: numbers of two digits, operators and words; lines, fewer: also a line that one chat in
     four has, and a word with its `=` or line break, is one token (random)"""
     max_positions: PositiveInt = 512
@@ -153,7 +153,7 @@ class SFTSettings(Settings):
     """Longer gradients are scaled down to this norm"""
     packing: bool = False
     """No padding: the sequences of a micro-batch share one row"""
-    validation_problems: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    validation_problems: NonNegativeInt = 0
     """Problems whose examples are held out for a validation loss, eval/loss; not in the paper"""
     chat_template_kwargs: ChatTemplateKwargs = None
     """Arguments of the chat template; empty: those of the checkpoint"""
@@ -162,8 +162,6 @@ class SFTSettings(Settings):
     lora: LoraSettings | None = None
     """Train adapters; empty: all weights"""
     runtime: TrainRuntime = TrainRuntime()
-
-    too_long: ClassVar = "cut"  # rows over max_length; they are counted
 
     @model_validator(mode="after")
     def the_schedule_falls(self) -> Self:
@@ -175,58 +173,11 @@ class SFTSettings(Settings):
         return self
 
 
-class LossShape(Settings):
-    """Constants of single policy losses, who read those of their name."""
-
-    dgpo_n: PositiveInt = 1
-    """Below the clip range the weight is δ·(δ/(1 - ε low))^n; authors' code: 1"""
-    dgpo_m: PositiveInt = 2
-    """Above the clip range the weight is δ·((1 + ε high)/δ)^(1/m); authors' code: 2"""
-    dppo_cap: PositiveFloat = 20.0
-    """Largest weight of a token of dppo_tv; verl: 20"""
-    sapo_temperature_pos: PositiveFloat = 1.0
-    """τ of the gate where the advantage is positive; TRL: 1"""
-    sapo_temperature_neg: PositiveFloat = 1.05
-    """τ where it is not; TRL: 1.05"""
-    vespo_k_pos: PositiveFloat = 2.0
-    """k of w^k·exp(λ(1 - w)) where the advantage is not negative; TRL: 2"""
-    vespo_lambda_pos: PositiveFloat = 3.0
-    """λ there; TRL: 3"""
-    vespo_k_neg: PositiveFloat = 3.0
-    """k where the advantage is negative; TRL: 3"""
-    vespo_lambda_neg: PositiveFloat = 2.0
-    """λ there; TRL: 2"""
-
-
-PolicyLoss = Literal[
-    "gppo", "clip_higher", "grpo", "cispo", "dgpo", "dppo_tv", "gspo", "sapo", "vespo"
-]
-_PAPERS = ("gppo", "clip_higher", "grpo", "cispo")
-_CLIPPED = (*_PAPERS, "dgpo", "dppo_tv", "gspo")
-READ_BY: dict[str, tuple[str, ...]] = {
-    "beta1": ("gppo",),
-    "beta2": ("gppo",),
-    "eps_low": _CLIPPED,
-    "eps_high": tuple(loss for loss in _CLIPPED if loss != "grpo"),  # Eq. 3 has one ε
-    "dual_clip": _PAPERS,
-} | {
-    name: tuple(loss for loss in get_args(PolicyLoss) if loss.startswith(name.split("_")[0]))
-    for name in LossShape.model_fields
-}
-"""The losses that read a setting, of those that not all read."""
-
-
-def refuse_unread(loss: str, advantage: str, changed: Mapping[str, str]) -> None:
-    """Raise ValueError for a setting that this loss or these advantages do not read; `changed` has
-    those that are not at their default, each with the words it is told by."""
-    for setting, told in changed.items():
-        readers = READ_BY.get(setting, (loss,))
-        if loss not in readers:
-            fix = f"leave it out, or take the loss {' or '.join(readers)}"
-            raise ValueError(f"{told} is not read by the loss {loss}: {fix}")
-        if setting == "advantage_std" and advantage in ("none", "maxrl"):
-            fix = "leave it out, or take advantage=group or batch"
-            raise ValueError(f"{told} is not read with advantage={advantage}: {fix}")
+def refuse_deviation(advantage: str, kind: str) -> None:
+    """Raise ValueError where advantages are not divided by a deviation, of whatever kind."""
+    if kind != "population" and advantage in ("none", "maxrl"):
+        fix = "leave it out, or take advantage=group or batch"
+        raise ValueError(f"advantage_std={kind} is not read with advantage={advantage}: {fix}")
 
 
 class RLSettings(Settings):
@@ -234,26 +185,14 @@ class RLSettings(Settings):
 
     domain: Literal["math", "code"] = "math"
     """Problems to train on"""
-    seed: Annotated[Seed | None, DEFAULT_NOT_IN_KEY] = None
+    seed: Seed | None = None
     """Of this stage alone; default: that of the run"""
-    loss: PolicyLoss = "gppo"
+    loss: PolicyLoss = GPPO()
     """gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3 bounds; cispo: Eq. 15; the others are of other
-    papers (training/README.md)"""
-    beta1: NonNegativeFloat = 1.0
-    """β1 (Eq. 17): weight of the gradient of clipped tokens with δ < 1 - ε low; §3.2.2: 1"""
-    beta2: NonNegativeFloat = 1.0
-    """β2 (Eq. 17): weight of the gradient of clipped tokens with δ > 1 + ε high; §3.2.2: 1"""
-    eps_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """ε low (Eq. 5): tokens with δ below 1 - ε are clipped; §2.3: 0.2"""
-    eps_high: PositiveFloat = 0.28
-    """ε high (Eq. 5): tokens with δ above 1 + ε are clipped; §4.1: 0.28"""
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """c of the authors' code (10); absent from the paper: off"""
-    shape: Annotated[LossShape, DEFAULT_NOT_IN_KEY] = LossShape()
-    """Constants of dgpo, dppo_tv, sapo and vespo"""
+    papers (training/README.md). A name, or a group with its constants: {name: gppo, beta1: 0.5}"""
     lm_weight: NonNegativeFloat = 0.1
     """α (Eq. 14), of the language-model loss on right answers; §4.1: 0.1"""
-    entropy_weight: Annotated[NonNegativeFloat, DEFAULT_NOT_IN_KEY] = 0.0
+    entropy_weight: NonNegativeFloat = 0.0
     """Of the policy's mean entropy over the answer tokens, taken off the loss; not in the paper"""
     steps: PositiveInt = 100
     """Rollout steps: each generates, judges and trains"""
@@ -279,7 +218,7 @@ class RLSettings(Settings):
     """Longer prompts are left out; authors' code: 4096"""
     max_tokens: PositiveInt = 32_768
     """Longest answer, tokens; §4.1: 32K"""
-    advantage: Annotated[Literal["group", "none", "batch", "maxrl"], DEFAULT_NOT_IN_KEY] = "group"
+    advantage: Literal["group", "none", "batch", "maxrl"] = "group"
     """What divides R - μ: the group's σ (Eq. 4), nothing (Dr. GRPO), the batch's σ (ScaleRL), or μ
     with R = 1 for a correct answer and else 0 (MaxRL)"""
     advantage_std: Literal["population", "unbiased"] = "population"
@@ -293,15 +232,15 @@ class RLSettings(Settings):
     importance_cap: PositiveFloat | None = None
     """Cap of ρ = π old/π sampler, a token's weight for a sampler unlike the trainer; none in the
     authors' code"""
-    importance_floor: Annotated[PositiveFloat | None, DEFAULT_NOT_IN_KEY] = None
+    importance_floor: PositiveFloat | None = None
     """With a cap: a token with ρ outside of both has no policy gradient (IcePop: 0.5 and 5)"""
-    importance_drift: Annotated[PositiveFloat | None, DEFAULT_NOT_IN_KEY] = None
+    importance_drift: PositiveFloat | None = None
     """An answer whose mean log ρ is further from 0 has no policy gradient, like 0.001"""
-    fp32_head: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    fp32_head: bool = False
     """Logits in float32, of the trainer and of vLLM (ScaleRL, arXiv 2510.13786)"""
     judge: RolloutJudgeSettings = RolloutJudgeSettings()
     """How answers become rewards"""
-    random_reward: Annotated[Probability | None, DEFAULT_NOT_IN_KEY] = None
+    random_reward: Probability | None = None
     """A control: 1 with this probability, else 0, whatever the answer; verdicts are logged only
     (arXiv 2506.10947: 0.5)"""
     chat_template_kwargs: ChatTemplateKwargs = None
@@ -310,22 +249,16 @@ class RLSettings(Settings):
     """Who generates the rollouts"""
     checkpoint_steps: PositiveInt = 5
     """Save every N rollout steps"""
-    keep_every: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    keep_every: NonNegativeInt = 0
     """Keep the model of every N rollout steps too; 0: none"""
     lora: LoraSettings | None = None
     """Train adapters; empty: all weights"""
     runtime: TrainRuntime = TrainRuntime()
     engine_runtime: EngineRuntime = EngineRuntime()
 
-    max_log_ratio: ClassVar = 20.0  # that of klear.training.losses
-    audit_rollouts: ClassVar = 8  # kept per step to read
-
     @model_validator(mode="after")
     def the_settings_fit_each_other(self) -> Self:
-        values = dict(self) | dict(self.shape)
-        fields = RLSettings.model_fields | LossShape.model_fields
-        changed = [n for n in (*READ_BY, "advantage_std") if values[n] != fields[n].default]
-        refuse_unread(self.loss, self.advantage, {n: f"{n}={values[n]}" for n in changed})
+        refuse_deviation(self.advantage, self.advantage_std)
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
             fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
             raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")
@@ -337,9 +270,6 @@ class RLSettings(Settings):
                 "importance_cap and importance_drift are for vLLM: with engine=transformers the "
                 "trainer samples itself, so leave them out"
             )
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.eps_high:
-            begins = f"1 + eps_high = {1 + self.eps_high:g}, where clipping begins"
-            raise ValueError(f"dual_clip={self.dual_clip:g} must be above {begins}")
         if self.lora and self.lora.dropout:
             noise = (
                 "the ratio to the policy that sampled would be noise: it is for SFT, leave it out"
@@ -354,8 +284,8 @@ class RLSettings(Settings):
             last = f"the last of steps={self.steps}; choose a smaller one, or 0"
             raise ValueError(f"keep_every={self.keep_every} keeps no model before {last}")
         if self.prompts_per_step % self.mini_batch_prompts:
-            of = f"no multiple of mini_batch_prompts={self.mini_batch_prompts}"
-            raise ValueError(f"prompts_per_step={self.prompts_per_step} is {of}")
+            mistake = f"no multiple of mini_batch_prompts={self.mini_batch_prompts}"
+            raise ValueError(f"prompts_per_step={self.prompts_per_step} is {mistake}")
         return self
 
 
@@ -369,8 +299,8 @@ def with_launch(settings: Trained, topology: Topology) -> Trained:
     t, rl = topology, isinstance(settings, RLSettings)
     world = (rl and t.rl_gpus) or t.gpus or t.nodes
     processes = min(t.gpus_per_node or 1, world)
-    how = t.model_dump(include={"sharding", "launcher", "restarts"})
+    options = t.model_dump(include={"sharding", "launcher", "restarts"})
     gpus = processes if t.gpus_per_node else 0
-    launch = Launch(nodes=world // processes, processes=processes, gpus=gpus, **how)
+    launch = Launch(nodes=world // processes, processes=processes, gpus=gpus, **options)
     runtime = settings.runtime.model_copy(update={"launch": launch})
     return settings.model_copy(update={"runtime": runtime})

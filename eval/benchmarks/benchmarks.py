@@ -55,8 +55,6 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
 
 
 TOLD = (CUT_UNTAGGED, ONLY_REASONING)
-GRADER_VERSION = 9
-"""Of the stage `judge`, and part of that of `evaluate`: raised when any verdict changes."""
 
 
 class Statement(Record):

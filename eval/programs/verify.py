@@ -77,7 +77,7 @@ def chosen_suite(
 def limits_of(suite: TestSuite, settings: JudgeSettings) -> Limits:
     memory = suite.memory_mb * _MIB + _INTERPRETER_BYTES
     output = settings.output_limit_mb * _MIB
-    return _limits(suite.time_limit_s * settings.time_limit_factor, memory, output)
+    return _limits(suite.time_limit_s, memory, output)
 
 
 def _limits(cpu_s: float, memory: int, output: int) -> Limits:

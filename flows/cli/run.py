@@ -300,7 +300,7 @@ def ablate(
         plan: Only print what it would compute.
         results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
     """
-    from ...configs.settings.ablation import ablations, load_ablation
+    from ...configs.ablation import ablations, load_ablation
 
     if results:
         store = prepare_plan()

@@ -28,6 +28,7 @@ from ...configs.loading import load_profile, profiles, run_name
 from ...configs.machine import load_machine
 from ...configs.settings.base import first_few, flat, key_of, read_catalogue, short
 from ...configs.settings.explain import ConfigError
+from ...configs.settings.loss import LOSSES
 from ...configs.settings.pipeline import Pipeline, StageName
 from ...tasks.engine.progress import number
 from ...tasks.engine.run import run_context
@@ -64,7 +65,8 @@ def _sets(name: str, profile: Pipeline) -> list[str]:
 def values_of(profile: Pipeline) -> dict[str, Any]:
     """What the fields show of a profile: the first of the settings that each of them sets."""
     there_is = flat(profile.model_dump(mode="json"))
-    found = {name: there_is.get(_sets(name, profile)[0]) for name in read_catalogue("headlines")}
+    paths = {name: _sets(name, profile)[0] for name in read_catalogue("headlines")}
+    found = {name: there_is.get(p, there_is.get(f"{p}.name")) for name, p in paths.items()}
     return {**found, SOURCES: [source.name for source in profile.collect.sources]}
 
 
@@ -103,10 +105,14 @@ def type_of(name: str, profile: Pipeline) -> Any:
     if name == SOURCES:
         names = tuple(source.name for source in profile.collect.sources)
         return list[Literal[names]]  # type: ignore[valid-type]
+    if name == "loss":
+        return Literal[tuple(LOSSES)]  # type: ignore[valid-type]
     *groups, last = read_catalogue("headlines")[name]["sets"][0].split(".")
     model: Any = profile
     for group in groups:
         model = model[0] if group == "*" else getattr(model, group)
+    if last not in type(model).model_fields:  # of another loss than the profile's
+        return float | None
     field = type(model).model_fields[last]
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 

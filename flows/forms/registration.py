@@ -25,10 +25,10 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.types.entrypoint import EntrypointType
 
+from ...configs.ablation import ablations, load_ablation
 from ...configs.files import PACKAGE
 from ...configs.loading import FOLDER, load_profile, profiles
 from ...configs.machine import Machine, load_machine
-from ...configs.settings.ablation import ablations, load_ablation
 from ..ablation import ablation
 from ..servers.servers import POOL, TAG
 from .forms import form, offered, stage, whole_form

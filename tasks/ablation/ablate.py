@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from ...configs.settings.ablation import Ablation, Contrast
+from ...configs.ablation import Ablation, Contrast
 from ...configs.settings.base import Settings
 from ...configs.settings.evaluation import LEARNING_CURVE
 from ...eval.records import Record
@@ -21,7 +21,6 @@ from ..engine.stage import Metrics, stage
 from ..report.page import Figure, Page, render
 from ..report.plots import Series, curve_plot
 from ..report.results import ACCURACY, answers_of, curves_of, means_of, read_results
-from ..store.care import ABLATE_VERSION
 from ..store.store import Artifact
 from . import effects
 from .effects import FEWEST_SEEDS, Effect, Half, Learning, Means
@@ -39,7 +38,7 @@ class AblateSettings(Settings):
     """(arm, seed)."""
 
 
-@stage(version=ABLATE_VERSION, group="ablation")
+@stage(version=4, group="ablation")
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     """Write report.md, report.html, plots/, results.json of each cell's (evaluation, model)."""
     pairs = zip(settings.cells, inputs[::2], inputs[1::2], strict=True)

@@ -14,14 +14,13 @@ from typing import Any
 
 from pydantic import AliasChoices, Field, ValidationError
 
+from ...configs.ablation import Ablation
 from ...configs.files import replace_text
-from ...configs.settings.ablation import Ablation
 from ...eval.records import Record
 from ..report.page import Page, render
-from ..store.care import ABLATE, ABLATE_VERSION
 from ..store.lineage import ancestors, results
 from ..store.store import Store
-from .ablate import NOT_RUN, RESULTS, Compared, ExperimentOutcome, compared
+from .ablate import NOT_RUN, RESULTS, Compared, ExperimentOutcome, ablate, compared
 
 VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
 
@@ -59,9 +58,9 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
     from the runs they were made of.
     """
     finished, experiment = list[Finished](), identity_of(spec, profile)
-    for manifest in results(store, ABLATE + spec.name):
+    for manifest in results(store, spec.stage):
         artifact, _ = store.find(manifest.stage, manifest.key)
-        if artifact is None or manifest.version != ABLATE_VERSION:
+        if artifact is None or manifest.version != ablate.version:
             continue
         store.fetch(artifact)
         with suppress(ValidationError):  # of an older commit

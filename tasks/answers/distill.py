@@ -155,8 +155,8 @@ def estimate(
     spread = 1.96 * stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0
     mean, low, high = (answers * x for x in (each, max(0.0, each - spread), each + spread))
     basis = f"by a pilot of {len(samples)}"
-    if prices and prices.said:
-        basis += f" and the prices of the catalogue: {prices.said}"
+    if prices and prices.source:
+        basis += f" and the prices of the catalogue: {prices.source}"
     cost = f"about {mean:,.2f} ({low:,.2f} to {high:,.2f}, {basis})"
     return mean, high, f"{answers:,} answers would cost {cost}"
 

@@ -6,9 +6,7 @@ from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...configs.settings.data import JudgeStageSettings
-from ...configs.settings.judging import JudgeSettings
-from ...eval.benchmarks.benchmarks import GRADER_VERSION
+from ...configs.settings.judging import GRADER_VERSION, JudgeSettings
 from ...eval.judge.ends import by_its_end, judged_text
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.records.tables import Lookup, TableWriter, column, read_table
@@ -72,16 +70,14 @@ def score_table(
 
 
 @stage(version=GRADER_VERSION, group="data")
-def judge(
-    out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeStageSettings
-) -> Metrics:
+def judge(out: Path, problems: Artifact, samples: Artifact, *, settings: JudgeSettings) -> Metrics:
     """Score every sample against its problem; resumes after the last score on file. Seconds are
     measurements, so the table has 0 there; their sum is a metric."""
     tables = samples.file(SAMPLES), problems.file(KEPT)
     verdicts: Counter[str] = Counter()
     correct, without_gold, seconds = 0, 0, 0.0
     with TableWriter(out / SCORES, Score) as writer:
-        for score in score_table(out, *tables, settings.judge):
+        for score in score_table(out, *tables, settings):
             verdicts[score.verdict] += 1
             correct += bool(score.correct)
             without_gold += score.reason == NO_GOLD

@@ -116,7 +116,7 @@ def choose(
         order = list(pool)
         if 0 < wanted < len(order):
             prompts = [prompt_of(id_) for id_ in order]
-            points = embed(prompts, settings.embedding["dimensions"], seed)
+            points = embed(prompts, settings.dimensions, seed)
             first = int(np.random.default_rng(seed).integers(len(order)))
             order = [order[i] for i in k_center_greedy(points, wanted, first)]
         rounds = sorted(  # the first answer of every prompt, then the second of every prompt

@@ -12,8 +12,9 @@ from typing import Any
 
 from ...configs.settings.engines import EngineSettings
 from ...configs.settings.evaluation import WITH_FORMAT, Evaluation
+from ...configs.settings.judging import GRADER_VERSION
 from ...configs.settings.sources import CollectSettings, Source
-from ...eval.benchmarks.benchmarks import GRADER_VERSION, BenchmarkResult
+from ...eval.benchmarks.benchmarks import BenchmarkResult
 from ...eval.benchmarks.metrics import upper_bound_of_zero
 from ...eval.records import Problem, Rejected
 from ...eval.records.tables import read_table

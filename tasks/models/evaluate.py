@@ -15,9 +15,8 @@ from statistics import fmean
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import OMIT, EngineSettings
 from ...configs.settings.evaluation import LEARNING_CURVE, BenchmarkProtocol, EvaluateSettings
-from ...configs.settings.judging import JudgeSettings
+from ...configs.settings.judging import GRADER_VERSION, JudgeSettings
 from ...eval.benchmarks.benchmarks import (
-    GRADER_VERSION,
     RESULTS,
     BenchmarkResult,
     Statement,

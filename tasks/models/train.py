@@ -6,9 +6,9 @@ A killed stage leaves its checkpoints in `.resume/`; the same key finds them and
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...configs.settings.judging import GRADER_VERSION
 from ...configs.settings.topology import Launch
 from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
-from ...eval.benchmarks.benchmarks import GRADER_VERSION
 from ...eval.records.tables import column
 from ...training.launch.jobs import BaseJob, RLJob, SFTJob
 from ...training.result_files import CHECKPOINT, KEPT

@@ -161,7 +161,7 @@ class Forecaster:
             rate, binds = self._endpoint(s, alike)
             engine = settings.engine
             unpriced = f"none known of {engine.model} at {engine.base_url}"
-            price = engine.prices.said if engine.prices else unpriced
+            price = engine.prices.source if engine.prices else unpriced
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)

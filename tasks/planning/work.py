@@ -381,7 +381,7 @@ KINDS = {
     "judge": Kind(
         partial(scores, place=1, name="samples"), lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
-        ("judge.sandbox", "judge.max_tests", "judge.stop_at_first_failure")),
+        ("sandbox", "max_tests", "stop_at_first_failure")),
     "difficulty": Kind(partial(scores, place=0, name="kept")),
     "select": Kind(select, alike=("size",)),
     "filter_tests": Kind(filter_tests),

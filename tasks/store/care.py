@@ -9,9 +9,7 @@ from .lineage import ancestors, manifests_here
 from .store import Store
 
 SECONDS_A_DAY = 86_400.0
-ABLATE = "ablate_"  # begins the name of an ablation's last stage
-ABLATE_VERSION = 4  # of that stage, and so of its results.json
-KEPT = ("report/", ABLATE)
+KEPT = ("report/", "ablate_")  # with these stages runs end, with the second one experiments
 
 
 class Waste(NamedTuple):

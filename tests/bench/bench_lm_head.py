@@ -46,11 +46,12 @@ class Problem:
 
     def weights(self, logp: Any) -> Any:
         """w of every token, [N]."""
-        from klear.training.losses import Clip, policy_weight, token_weight
+        from klear.configs.settings.loss import GPPO
+        from klear.training.losses import policy_weight, token_weight
 
         n = float(len(logp))
         advantage = self.advantage[None]
-        weight = policy_weight("gppo", logp[None], logp[None].detach(), advantage, Clip())
+        weight = policy_weight(GPPO(), logp[None], logp[None].detach(), advantage)
         return token_weight(weight, advantage, self.positive[None], weight > -1, lm_weight=ALPHA,
                             policy_tokens=n, positive_tokens=n / 2)[0]  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from klear.configs.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.configs.loading import differences
-from klear.configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.configs.settings.explain import ConfigError
 
 SHIPPED = [(name, profile) for name in ablations() for profile in load_ablation(name).scales]

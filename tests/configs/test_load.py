@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from klear.configs.loading import ConfigError, differences, load_profile, profiles, run_name
+from klear.configs.settings.loss import CISPO, GPPO
 
 MINIMAL = """
 profile: small
@@ -84,6 +85,15 @@ def test_a_profile_changes_only_what_it_says_of_the_one_it_extends(profile: str,
     assert (loaded.sft.epochs, loaded.sft.max_length, loaded.profile) == (3, 64, "child")
     Path(profile).write_text("extends: child.yaml")
     assert problems(profile) == ["extends goes in a circle: small.yaml → child.yaml → small.yaml"]
+
+
+def test_a_loss_is_a_name_or_a_group_and_another_one_begins_at_its_own_defaults(tmp_path: Path):
+    (tmp_path / "named.yaml").write_text("extends: tiny\nrl_math: {loss: cispo}\n")
+    path = tmp_path / "bounded.yaml"
+    path.write_text("extends: named.yaml\nrl_math: {loss: {eps_low: 0.1}}\n")
+    wider, other = "rl_math.loss.eps_high=4", "rl_math.loss=gppo"
+    losses = [load_profile(str(path), o).rl_math.loss for o in ((), [wider], [wider, other])]
+    assert losses == [CISPO(eps_low=0.1), CISPO(eps_low=0.1, eps_high=4), GPPO()]
 
 
 def test_lists_of_a_profile_are_extended_as_well_as_replaced(profile: str, tmp_path: Path):
@@ -172,7 +182,11 @@ def test_an_unknown_profile_lists_the_known_ones():
         (["rl_math.learning_rate=2.5e-05"], "tiny-seed0 · rl_math.learning_rate=2.5e-5"),
         (["rl_math.loss=cispo"], "tiny-seed0 · rl_math.loss=cispo"),
         (["dedup.near=true"], "tiny-seed0 · dedup.near=true"),
-        (["rl_math.dual_clip=10"], "tiny-seed0 · rl_math.dual_clip=10"),
+        (["rl_math.loss.dual_clip=10"], "tiny-seed0 · rl_math.loss.dual_clip=10"),
+        (
+            ["rl_math.loss={name: sapo, temperature_pos: 2}"],
+            "tiny-seed0 · rl_math.loss=sapo, rl_math.loss.temperature_pos=2",
+        ),
         (["collect.sources.countdown.size=5"], "tiny-seed0 · collect.sources.countdown.size=5"),
         (["distill.sources=[countdown]"], 'tiny-seed0 · distill.sources=["countdown"]'),
         (["sft.runtime.threads=2", "stall_minutes=5"], "tiny-seed0"),  # how, and not what

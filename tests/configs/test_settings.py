@@ -105,7 +105,7 @@ def test_prices_are_found_by_host_and_either_name_and_the_settings_win():
     of_deployment = prices(deployment, served_model="deepseek-r1")
     assert of_deployment
     assert of_deployment[:2] == (1.35, 5.4)
-    assert of_deployment.said.startswith("USD, DeepSeek-R1 at mine.services.ai.azure.com, 2026-")
+    assert of_deployment.source.startswith("USD, DeepSeek-R1 at mine.services.ai.azure.com, 2026-")
     assert prices(deployment) is None
     assert prices("http://localhost:8000/v1", model="DeepSeek-R1") is None
     runtime = {"output_price": 2.0}

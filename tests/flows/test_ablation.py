@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from processes import output_of
 
+from klear.configs.ablation import ablations, load_ablation
 from klear.configs.loading import load_profile
-from klear.configs.settings.ablation import ablations, load_ablation
 from klear.configs.settings.base import key_of
 from klear.configs.settings.training import RLSettings
 from klear.flows import ablation

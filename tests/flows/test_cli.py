@@ -39,7 +39,7 @@ def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
         "import sys, klear.flows.cli.run, klear.flows.pipeline, klear.flows.forms.forms\n"
         "unneeded = {'torch', 'transformers', 'datasets', 'numba', 'matplotlib', 'sympy', 'ray', "
         "'sqlalchemy', 'klear.eval.judge.judge', 'klear.eval.math_answers.verify', "
-        "'klear.configs.settings.ablation'}\n"
+        "'klear.configs.ablation'}\n"
         "sys.exit(','.join(unneeded & set(sys.modules)) or 0)"
     )
     output_of(sys.executable, "-c", code)

@@ -17,6 +17,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
 from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.loss import CISPO, GRPO
 from klear.flows.forms import registration
 from klear.flows.forms.forms import (
     chosen,
@@ -51,7 +52,7 @@ def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_
     changed = {**values_of(TINY), "loss": "cispo", "k": 2, "sources": ["countdown", "countdown_rl",
                "by_example", "by_example_rl"]}  # fmt: skip
     settings = settings_of("tiny", changed, "rl_code.loss=grpo\n\n# a remark\nsft.epochs=3", 7)
-    assert (settings.rl_math.loss, settings.rl_code.loss) == ("cispo", "grpo")
+    assert (settings.rl_math.loss, settings.rl_code.loss) == (CISPO(), GRPO())
     assert {protocol.k for protocol in settings.evaluate.protocols} == {2}
     assert (settings.sft.epochs, settings.seed) == (3, 7)
     assert settings.collect == TINY.collect  # all are chosen, in whatever order

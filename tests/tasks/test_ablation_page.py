@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from klear.configs.settings.ablation import FOLDER, Ablation, ablations, load_ablation
+from klear.configs.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.tasks.ablation.ablate import (
     NOT_RUN,
     RESULTS,
     Cell,
     ExperimentOutcome,
     Finding,
+    ablate,
     ablation_page,
     compared,
     outcome_of,
@@ -30,7 +31,6 @@ from klear.tasks.ablation.results import (
     results_page,
     write_results,
 )
-from klear.tasks.store.care import ABLATE, ABLATE_VERSION
 from klear.tasks.store.store import Store
 from klear.training.result_files import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
@@ -223,22 +223,22 @@ def test_a_contrast_outside_the_claim_is_shown_and_does_not_count():
 
 
 def published(store: Store, key: str, seeds: int, created: str = "2026-01-01",
-              spec: Ablation = SPEC, version: int = ABLATE_VERSION) -> None:  # fmt: skip
+              spec: Ablation = SPEC, version: int = ablate.version) -> None:  # fmt: skip
     """A result as the experiment's last stage would publish it."""
-    work = store.work(ABLATE + SPEC.name, key)
+    work = store.work(SPEC.stage, key)
     work.mkdir(parents=True)
     (work / RESULTS).write_text(outcome_of(SPEC, "tiny", cells(0.6, seeds)).model_dump_json())
     settings = {"ablation": spec.model_dump(mode="json"), "profile": "tiny"}
-    store.publish(work, stage=ABLATE + SPEC.name, version=version, key=key, settings=settings,
+    store.publish(work, stage=SPEC.stage, version=version, key=key, settings=settings,
                   seconds=1.0, pipeline_run="r", created=created)  # fmt: skip
 
 
 def test_a_result_of_other_rules_or_of_old_settings_or_damaged_does_not_count(tmp_path):
     store = Store(tmp_path)
-    published(store, "old", 9, version=ABLATE_VERSION - 1)
+    published(store, "old", 9, version=ablate.version - 1)
     for key in ("foreign", "a", "b", "c"):
         published(store, key, 5)
-    folder = store.root / f"{ABLATE}{SPEC.name}"
+    folder = store.root / SPEC.stage
     manifest = json.loads((folder / "foreign" / "manifest.json").read_text())
     manifest["settings"]["ablation"]["a_setting_of_old"] = 1
     (folder / "foreign" / "manifest.json").write_text(json.dumps(manifest))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from klear.configs.settings import judging
 from klear.configs.settings.engines import Sampling
 from klear.configs.settings.evaluation import (
     LEARNING_CURVE,
@@ -16,7 +17,6 @@ from klear.configs.settings.evaluation import (
     LearningCurve,
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.eval.benchmarks import benchmarks
 from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
@@ -154,7 +154,7 @@ def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generate
 
 
 def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(monkeypatch):
-    monkeypatch.setattr(benchmarks, "GRADER_VERSION", benchmarks.GRADER_VERSION + 1)
+    monkeypatch.setattr(judging, "GRADER_VERSION", judging.GRADER_VERSION + 1)
     later = {module: runpy.run_module(module.__name__) for module in (train, evaluating)}
     assert later[evaluating]["evaluate"].version == evaluate.version + 1
     assert later[train]["rl"].version == train.rl.version + 1

@@ -11,7 +11,6 @@ from klear.configs.settings.data import (
     DifficultySettings,
     FilterRLSettings,
     FilterTestsSettings,
-    JudgeStageSettings,
     SelectSettings,
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
@@ -220,7 +219,7 @@ def judged(tmp_path: Path) -> Artifact:
     """Problems with one answer each, its score and difficulty, by the stages themselves."""
     samples = [Sample(problem_id=p.id, index=0, model="m", text=TEXT) for p in MIXED]
     data = folder_with(tmp_path, kept=MIXED, samples=samples)
-    metrics = judge.body(tmp_path, data, data, settings=JudgeStageSettings(judge=ONE_WORKER))
+    metrics = judge.body(tmp_path, data, data, settings=ONE_WORKER)
     assert (metrics["unscored"], metrics["not_judgeable"], metrics["correct_share"]) == (2, 2, 1)
     data = Artifact.of_folder(tmp_path)
     labels = difficulty.body(tmp_path, data, data, data, settings=DifficultySettings())

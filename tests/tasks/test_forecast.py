@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.base import Settings
-from klear.configs.settings.data import DedupSettings, JudgeStageSettings, SampleSettings
+from klear.configs.settings.data import DedupSettings, SampleSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.evaluation import EvaluateSettings
 from klear.configs.settings.judging import JudgeSettings
@@ -163,12 +163,12 @@ def test_what_one_endpoint_sustains_says_nothing_about_another(tmp_path):
 
 
 def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
-    publish(tmp_path, "judge", settings=JudgeStageSettings(), metrics={"scores": 100}, seconds=10)
+    publish(tmp_path, "judge", settings=JudgeSettings(), metrics={"scores": 100}, seconds=10)
     asked = forecast(tmp_path, distill, engine("openai", "r1"), given(**{"kept": 9, "kept/a": 9}))
     answers = given(**asked.counts)
 
-    found = forecast(tmp_path, judge, JudgeStageSettings(), given(), answers)
-    sure = forecast(tmp_path, judge, JudgeStageSettings(), given(), given(samples=36))
+    found = forecast(tmp_path, judge, JudgeSettings(), given(), answers)
+    sure = forecast(tmp_path, judge, JudgeSettings(), given(), given(samples=36))
 
     assert answers.metrics["samples"] == 36
     assert (found.assumed, sure.assumed) == (True, False)
@@ -212,7 +212,7 @@ ON_8 = {"gpus": 8, "gpu": "H100"}
     ("body", "stage", "settings", "metrics", "on", "per_second"),
     [
         ("dedup", "dedup", DedupSettings(), {"kept": 900, "rejected": 100}, {}, 100),
-        ("judge", "judge_rl", JudgeStageSettings(), {"scores": 50}, {}, 5),
+        ("judge", "judge_rl", JudgeSettings(), {"scores": 50}, {}, 5),
         ("sft", "sft", SFT, {"steps": 20}, {}, 2000),
         ("rl", "rl_math", RLSettings(), {"rollout_steps": 10}, {}, 10 * 128 * 8 * 400 / 10),
         ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, {}, 40),
@@ -271,9 +271,9 @@ def random_base(hidden: int) -> BaseModelSettings:
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of a small and a large model, and of judging with four tests and with all."""
     root = tmp_path_factory.mktemp("measured")
-    few = JudgeStageSettings(judge=JudgeSettings(max_tests=4))
+    few = JudgeSettings(max_tests=4)
     publish(root, "judge", "few", settings=few)
-    publish(root, "judge_rl", "all", settings=JudgeStageSettings())
+    publish(root, "judge_rl", "all", settings=JudgeSettings())
     publish(root, "rate", "small", settings=engine("vllm", "Qwen/Qwen3-1.7B"))
     publish(root, "rate", "large", settings=engine("vllm", "Qwen/Qwen3-8B", data_parallel=2))
     for key, hidden in (("small", 96), ("large", 128)):
@@ -291,8 +291,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("rl", "rl_math", RLSettings(), ["large"]),
         ("rl", "rl_code", RLSettings(domain="code"), ["large"]),
         ("rl", "rl_math", RLSettings(engine="transformers"), []),
-        ("judge", "judge", JudgeStageSettings(judge=JudgeSettings(max_tests=4)), ["few"]),
-        ("judge", "judge", JudgeStageSettings(), ["all"]),  # as many tests
+        ("judge", "judge", JudgeSettings(max_tests=4), ["few"]),
+        ("judge", "judge", JudgeSettings(), ["all"]),  # as many tests
     ],
 )
 def test_only_the_same_kind_of_work_is_compared(measured, body, stage, settings: Any, found):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from shared_data import DATA, shared_rows
 
-from klear.configs.settings.data import JudgeStageSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.grades import GRADED, TAIL_CHARS, Grade, Graded, compare, read_graded
@@ -109,7 +108,7 @@ def answered(folder: Path, texts: list[str]) -> Artifact:
 
 def judged_stage(out: Path, artifact: Artifact):
     out.mkdir(exist_ok=True)
-    metrics = judge.body(out, artifact, artifact, settings=JudgeStageSettings())
+    metrics = judge.body(out, artifact, artifact, settings=JudgeSettings())
     return metrics, list(read_table(out / "scores.parquet", Score))
 
 

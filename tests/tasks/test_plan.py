@@ -3,11 +3,11 @@ in a large store, since what is read does not grow with what lies there."""
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
-from klear.configs.settings.base import DEFAULT_NOT_IN_KEY, Runtime, Settings
+from klear.configs.settings.base import Runtime, Settings
 from klear.configs.settings.data import DedupSettings
 from klear.tasks.data.dedup import dedup
 from klear.tasks.engine.run import Run, active
@@ -32,7 +32,7 @@ class Knobs(Settings):
     rate: float = 0.5
     parts: tuple[Part, ...] = (Part(name="a"), Part(name="b"))
     how: How = How()
-    later: Annotated[int, DEFAULT_NOT_IN_KEY] = 0
+    later: int = 0
 
 
 @stage(version=1)
@@ -105,14 +105,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )  # fmt: skip
 def test_what_is_there_is_reused_and_what_differs_is_named(made, asked, first, second):
     assert actions(planned(made, **asked)) == [first, second]
-
-
-def test_a_setting_that_came_later_is_named_when_it_is_switched_off_again(tmp_path):
-    run(tmp_path, first=Knobs(later=2))
-    assert planned(tmp_path)[0].why == "later: 2 → 0"
-    there = planned(tmp_path, Knobs(later=2))[0]  # reused, with its measured cost
-    assert (there.action, there.bytes) == ("reuse", len("0.5 0"))
-    assert there.seconds is not None
 
 
 def test_other_rows_of_an_input_are_named(tmp_path):

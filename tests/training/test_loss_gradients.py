@@ -9,21 +9,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from klear.configs.settings.loss import CISPO, GPPO, GRPO, LOSSES, ClipHigher
 from klear.training.losses import (
     POLICY_LOSSES,
-    Clip,
-    Mismatch,
-    correction,
+    ImportanceBounds,
     group_advantages,
+    importance_correction,
     policy_weight,
     token_weight,
     weighted_nll,
 )
 
-CLIP = Clip(eps_low=0.2, eps_high=0.28, beta1=0.5, beta2=0.75)
+CLIP = GPPO(eps_low=0.2, eps_high=0.28, beta1=0.5, beta2=0.75)
+SETTINGS = {name: CLIP if name == "gppo" else loss() for name, loss in LOSSES.items()}
 ALPHA = 0.1
 STEP = 1e-6
-PLAIN = Clip(eps_low=0.2, eps_high=0.28)
 
 
 class Case:
@@ -47,7 +47,7 @@ class Case:
     def gradient(self, loss):
         logits = self.logits.clone().requires_grad_()
         logp = self.logp(logits)
-        weight = policy_weight(loss, logp, self.old, self.advantage, CLIP)
+        weight = policy_weight(SETTINGS[loss], logp, self.old, self.advantage)
         tokens = token_weight(weight, self.advantage, self.positive, self.mask, lm_weight=ALPHA,
                               policy_tokens=self.policy_tokens,
                               positive_tokens=self.positive_tokens)  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
     for advantage in (-1.0, 0.0, 1.0):
         logp = torch.full((1, 3), log_ratio, dtype=dtype, requires_grad=True)
         a = torch.tensor([[advantage]])
-        weight = policy_weight(loss, logp, torch.zeros(1, 3, dtype=dtype), a, CLIP)
+        weight = policy_weight(SETTINGS[loss], logp, torch.zeros(1, 3, dtype=dtype), a)
         loss_value = weighted_nll(logp, weight * a)
         loss_value.backward()
         assert torch.isfinite(logp.grad).all()
@@ -109,16 +109,17 @@ def test_a_log_ratio_of_a_thousand_is_finite(loss, dtype, log_ratio):
 @pytest.mark.parametrize(
     ("bounds", "weights", "masked"),
     [  # of ρ = 2, 9, 0.1 and, where the sampler told nothing, 1
-        (Mismatch(0.0, 3.0), [2.0, 3.0, 0.1, 1.0], 0),
-        (Mismatch(0.5, 5.0, mask=True), [2.0, 0.0, 0.0, 1.0], 2),
-        (Mismatch(drift=0.2), [1.0, 1.0, 1.0, 1.0], 0),  # mean log ρ = log(1.8)/4 = 0.147
-        (Mismatch(drift=0.1), [0.0, 0.0, 0.0, 0.0], 0),
+        (ImportanceBounds(0.0, 3.0), [2.0, 3.0, 0.1, 1.0], 0),
+        (ImportanceBounds(0.5, 5.0, mask=True), [2.0, 0.0, 0.0, 1.0], 2),
+        (ImportanceBounds(drift=0.2), [1.0, 1.0, 1.0, 1.0], 0),  # mean log ρ = log(1.8)/4 = 0.147
+        (ImportanceBounds(drift=0.1), [0.0, 0.0, 0.0, 0.0], 0),
     ],
 )
 def test_a_sampler_unlike_the_trainer_is_corrected_for(bounds, weights, masked):
     trainer = torch.log(torch.tensor([[0.2, 0.9, 0.01, 0.5]]))
     sampler = torch.log(torch.tensor([[0.1, 0.1, 0.1, math.nan]]))
-    found = correction(trainer, sampler, torch.zeros(1, 1).long(), torch.ones(1, 4).bool(), bounds)
+    one, mask = torch.zeros(1, 1).long(), torch.ones(1, 4).bool()
+    found = importance_correction(trainer, sampler, one, mask, bounds)
     assert found.weight[0].tolist() == pytest.approx(weights)
     assert found.masked.sum() == masked
     assert found.dropped.all() == (weights[0] == 0)
@@ -128,37 +129,39 @@ def test_an_answer_drifts_by_itself_in_a_packed_row_as_in_rows_of_their_own():
     """Two answers of mean log ρ = 0.5 and −0.01 with a prompt between them."""
     mask = torch.tensor([[1, 1, 0, 1, 1]]).bool()
     logp, answer = torch.tensor([[0.9, 0.1, 7.0, 0.0, -0.02]]), torch.tensor([[0, 0, 1, 1, 1]])
-    packed = correction(logp, torch.zeros(1, 5), answer, mask, Mismatch(drift=0.1))
-    rows = correction(
+    packed = importance_correction(
+        logp, torch.zeros(1, 5), answer, mask, ImportanceBounds(drift=0.1)
+    )
+    rows = importance_correction(
         logp[:, [[0, 1], [3, 4]]][0], torch.zeros(2, 2), torch.arange(2)[:, None],
-        torch.ones(2, 2).bool(), Mismatch(drift=0.1),
+        torch.ones(2, 2).bool(), ImportanceBounds(drift=0.1),
     )  # fmt: skip
     assert packed.weight[mask].tolist() == rows.weight.flatten().tolist() == [0.0, 0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("loss", "clip", "cases"),
+    ("loss", "cases"),
     [  # cases: (δ, Ã, F)
         (  # Eq. 12: in range; clipped, kept at the bounds; pessimistic δ
-            "gppo", PLAIN,
+            GPPO(),
             [(1.0, 1, 1.0), (1.2, 1, 1.2), (0.9, -1, 0.9), (2.0, 1, 1.28), (0.5, -1, 0.8),
              (0.5, 1, 0.5), (2.0, -1, 2.0)],
         ),
         # Eq. 18: β scales the clipped tokens only
-        ("gppo", Clip(beta1=0.25, beta2=0.5), [(2.0, 1, 0.64), (0.5, -1, 0.2), (1.1, 1, 1.1)]),
-        ("grpo", PLAIN, [(1.25, 1, 0.0)]),  # one ε on both sides: 1.25 > 1 + ε_low
-        ("clip_higher", PLAIN, [(1.25, 1, 1.25)]),
+        (GPPO(beta1=0.25, beta2=0.5), [(2.0, 1, 0.64), (0.5, -1, 0.2), (1.1, 1, 1.1)]),
+        (GRPO(), [(1.25, 1, 0.0)]),  # one ε on both sides: 1.25 > 1 + ε_low
+        (ClipHigher(), [(1.25, 1, 1.25)]),
         # Eq. 15: whatever the sign
-        ("cispo", PLAIN, [(2.0, 1, 1.28), (2.0, -1, 1.28), (0.5, 1, 0.8), (0.5, -1, 0.8)]),
+        (CISPO(), [(2.0, 1, 1.28), (2.0, -1, 1.28), (0.5, 1, 0.8), (0.5, -1, 0.8)]),
         # dual clip: large ratios of bad answers only
-        ("gppo", Clip(dual_clip=10.0), [(50.0, -1, 0.0), (9.0, -1, 9.0), (50.0, 1, 1.28)]),
-        ("gppo", PLAIN, [(50.0, -1, 50.0)]),
+        (GPPO(dual_clip=10.0), [(50.0, -1, 0.0), (9.0, -1, 9.0), (50.0, 1, 1.28)]),
+        (GPPO(), [(50.0, -1, 50.0)]),
     ],
 )  # fmt: skip
-def test_the_weight_of_a_token_follows_from_its_ratio_and_sign(loss, clip, cases):
+def test_the_weight_of_a_token_follows_from_its_ratio_and_sign(loss, cases):
     ratios, advantages, expected = zip(*cases, strict=True)
     logp = torch.tensor([ratios], dtype=torch.float64).log()
-    found = policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantages]), clip)
+    found = policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantages]))
     assert found[0].tolist() == pytest.approx(expected)
 
 

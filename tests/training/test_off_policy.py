@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from klear.configs.settings.loss import GPPO, LOSSES
 from klear.training.losses import (
     POLICY_LOSSES,
-    Clip,
     group_advantages,
     policy_weight,
     token_weight,
@@ -29,7 +29,7 @@ from klear.training.rl.rollout import MicroBatch
 from klear.training.rl.statistics import RolloutRecord, TokenStatistics, gradient_length
 from tests.training.conftest import ALONE, by_row
 
-CLIP = Clip()
+CLIP = GPPO()
 
 
 @pytest.mark.parametrize("loss", sorted(POLICY_LOSSES))
@@ -40,7 +40,7 @@ def test_the_length_of_a_gradient_is_what_backpropagation_gives(loss):
     logp = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
     old = logp.detach() + 0.5 * torch.randn(3, 5, dtype=torch.float64)
     advantage = torch.tensor([[1.5], [-0.7], [0.0]], dtype=torch.float64)
-    weight = policy_weight(loss, logp, old, advantage, CLIP)
+    weight = policy_weight(LOSSES[loss](), logp, old, advantage)
     mask, positive = torch.ones(3, 5), torch.zeros(3)
     normalisers = {"policy_tokens": 7.0, "positive_tokens": 1.0, "lm_weight": 0.0}
     w = token_weight(weight, advantage, positive, mask, **normalisers)
@@ -55,7 +55,7 @@ def counted(loss, ratios, advantages, entropies, logp=-1.0):
     statistics, ratio = TokenStatistics(), torch.tensor(ratios)[:, None]
     new = torch.full_like(ratio, logp)
     old, advantage = new - ratio.log(), torch.tensor(advantages)[:, None]
-    weight = policy_weight(loss, new, old, advantage, CLIP)
+    weight = policy_weight(LOSSES[loss](), new, old, advantage)
     entropy = torch.tensor(entropies)[:, None]
     statistics.add(0, micro(advantage), new, old, entropy, weight, None, CLIP)
     (table,) = statistics.off_policy_tables(1, ALONE)

@@ -3,7 +3,7 @@ float64 against our detached weights, for both signs of Ã, clipped and not."""
 
 from collections import defaultdict
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from klear.configs.settings.training import READ_BY, LossShape, PolicyLoss, RLSettings
-from klear.training.losses import POLICY_LOSSES, Answers, Clip, policy_weight, token_weight
+from klear.configs.settings.loss import CONSTANTS, DGPO, DPPO, GRPO, LOSSES, VESPO, AnyLoss
+from klear.configs.settings.training import RLSettings
+from klear.training.losses import POLICY_LOSSES, Answers, policy_weight, token_weight
 from klear.training.packing import rl_schedule
-from klear.training.rl.config import GPPOConfig, gppo_config
+from klear.training.rl.config import ARGUMENTS, GPPOConfig, gppo_config
 from tests.training.conftest import by_row
 from tests.training.test_gppo_equivalence import fixed
 
@@ -39,12 +40,12 @@ def policies(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, t
     return logp, old, advantage, mask
 
 
-def ours(loss: str, clip: Clip) -> tuple[torch.Tensor, torch.Tensor]:
+def ours(loss: AnyLoss) -> tuple[torch.Tensor, torch.Tensor]:
     """F and −∂L/∂log π = F·Ã/Z, [ROWS, LENGTH]."""
     logp, old, advantage, mask = policies()
     tokens = float(mask.sum())
     answers = Answers(torch.arange(ROWS)[:, None], mask, tokens / ROWS)
-    weight = policy_weight(loss, logp, old, advantage, clip, answers)
+    weight = policy_weight(loss, logp, old, advantage, answers)
     nothing = {"positive_tokens": 0.0, "lm_weight": 0.0}
     step = token_weight(weight, advantage, torch.zeros(ROWS), mask, policy_tokens=tokens, **nothing)
     return weight, step
@@ -89,7 +90,7 @@ def of_trl(loss_type: str, level: str = "token", **options: Any) -> torch.Tensor
     ],
 )
 def test_the_gradient_is_that_of_trls_own_loss(loss, theirs):
-    weight, step = ours(loss, Clip(0.2, 0.28))
+    weight, step = ours(LOSSES[loss]())
     published = of_trl(**theirs, epsilon=0.2, epsilon_high=0.28)
     torch.testing.assert_close(step, published, rtol=1e-7, atol=1e-15)  # TRL has τ in float32
     mask, sign = policies()[3], policies()[2].sign().expand(ROWS, LENGTH)
@@ -101,16 +102,21 @@ def test_the_gradient_is_that_of_trls_own_loss(loss, theirs):
 
 def test_the_constants_of_the_losses_are_trls_where_it_has_them(tmp_path):
     theirs = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    shared = {n: v for n, v in LossShape() if hasattr(theirs, n)}
+    shared = {
+        ARGUMENTS[constant]: value
+        for loss in ("sapo", "vespo")
+        for constant, value in LOSSES[loss]()
+        if constant != "name"
+    }
     assert len(shared) == 6
     assert shared == {name: getattr(theirs, name) for name in shared}
 
 
 def test_the_cispo_preset_is_trls_cispo_wherever_the_ratio_is_not_below_a_thousandth(tmp_path):
     """TRL's epsilon_high is the cap itself (ScaleRL's 5), ours is the distance from 1."""
-    s = RLSettings(loss="cispo", eps_low=0.999, eps_high=4)
+    s = RLSettings.model_validate({"loss": {"name": "cispo", "eps_low": 0.999, "eps_high": 4}})
     config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path)
-    step = ours("cispo", config.clip)[1]
+    step = ours(config.loss)[1]
     theirs = of_trl("cispo", epsilon_high=5.0)
     logp, old, _, _ = policies()
     ratio = (logp - old).exp()
@@ -119,10 +125,10 @@ def test_the_cispo_preset_is_trls_cispo_wherever_the_ratio_is_not_below_a_thousa
     assert 0.001 <= ratio.min() < 0.01
 
 
-def dgpo(logp, old, advantage, clip):
+def dgpo(logp, old, advantage, s):
     """arXiv 2603.14389: Σ W·Ã·π with W under a stop-gradient, C_left and C_right written out."""
-    n, m = clip.shape.dgpo_n, clip.shape.dgpo_m
-    low, high = 1 - clip.eps_low, 1 + clip.eps_high
+    n, m = s.n, s.m
+    low, high = 1 - s.eps_low, 1 + s.eps_high
     prob, old_prob, frozen = logp.exp(), old.exp(), logp.detach().exp()
     below = low**-n * old_prob ** -(n + 1) * frozen**n
     above = high ** (1 / m) * old_prob ** (1 / m - 1) * frozen ** (-1 / m)
@@ -132,26 +138,26 @@ def dgpo(logp, old, advantage, clip):
     return weight * advantage * prob
 
 
-def dppo_tv(logp, old, advantage, clip):
+def dppo_tv(logp, old, advantage, s):
     """arXiv 2602.04879 as verl has it: Σ M·sg(min(δ, c))·Ã·log π."""
     moved = logp.detach().exp() - old.exp()
-    inside = torch.where(advantage > 0, moved <= clip.eps_high, moved >= -clip.eps_low)
-    return inside * (logp - old).exp().detach().clamp(max=clip.shape.dppo_cap) * advantage * logp
+    inside = torch.where(advantage > 0, moved <= s.eps_high, moved >= -s.eps_low)
+    return inside * (logp - old).exp().detach().clamp(max=s.cap) * advantage * logp
 
 
 @pytest.mark.parametrize(
-    ("published", "clip"),
+    ("published", "loss"),
     [
-        (dgpo, Clip(0.2, 0.28)),
-        (dgpo, Clip(0.1, 0.2, shape=LossShape(dgpo_n=2, dgpo_m=3))),
-        (dppo_tv, Clip(0.1, 0.2, shape=LossShape(dppo_cap=3.0))),
+        (dgpo, DGPO()),
+        (dgpo, DGPO(eps_low=0.1, eps_high=0.2, n=2, m=3)),
+        (dppo_tv, DPPO(eps_low=0.1, eps_high=0.2, cap=3.0)),
     ],
 )
-def test_the_gradient_is_that_of_the_published_objective(published, clip):
+def test_the_gradient_is_that_of_the_published_objective(published, loss):
     logp, old, advantage, mask = policies()
     leaf = logp.requires_grad_()
-    (published(leaf, old, advantage, clip) * mask).sum().div(mask.sum()).backward()
-    step = ours(published.__name__, clip)[1]
+    (published(leaf, old, advantage, loss) * mask).sum().div(mask.sum()).backward()
+    step = ours(loss)[1]
     torch.testing.assert_close(step, leaf.grad, rtol=1e-9, atol=1e-15)
     ratio, sign = (logp - old).detach().exp(), advantage.sign().expand(ROWS, LENGTH)
     for side in (1, -1):  # of both signs some tokens are clipped and some are not
@@ -163,12 +169,12 @@ def test_the_gradient_is_that_of_the_published_objective(published, clip):
 @pytest.mark.parametrize("loss", ["gspo", "sapo", "vespo"])
 def test_answers_of_a_packed_row_weigh_what_they_weigh_in_rows_of_their_own(loss):
     logp, old, advantage, mask = policies()
-    numbers = torch.arange(ROWS)[:, None].expand(ROWS, LENGTH)
-    rows = policy_weight(loss, logp, old, advantage, Clip(), Answers(numbers, mask, 4.5))
+    numbers, settings = torch.arange(ROWS)[:, None].expand(ROWS, LENGTH), LOSSES[loss]()
+    rows = policy_weight(settings, logp, old, advantage, Answers(numbers, mask, 4.5))
     packed = [x.expand(ROWS, LENGTH).flatten()[None] for x in (logp, old, advantage, numbers, mask)]
     answers = Answers(packed[3], packed[4], 4.5)
-    found = policy_weight(loss, *packed[:3], Clip(), answers)
-    torch.testing.assert_close(found[packed[4]], rows[mask])
+    weights = policy_weight(settings, *packed[:3], answers)
+    torch.testing.assert_close(weights[packed[4]], rows[mask])
 
 
 @pytest.mark.parametrize(
@@ -176,22 +182,19 @@ def test_answers_of_a_packed_row_weigh_what_they_weigh_in_rows_of_their_own(loss
     [
         ("cispo", {"beta1": 0.5}), ("dgpo", {"beta2": 0.5}), ("grpo", {"eps_high": 0.3}),
         ("sapo", {"eps_low": 0.1}), ("vespo", {"eps_high": 0.3}), ("gspo", {"dual_clip": 10.0}),
-        ("gppo", {"dgpo_n": 2}), ("dgpo", {"sapo_temperature_pos": 2.0}),
-        ("sapo", {"vespo_k_neg": 2.0}), ("vespo", {"dppo_cap": 10.0}),
+        ("gppo", {"n": 2}), ("dgpo", {"temperature_pos": 2.0}), ("vespo", {"cap": 10.0}),
     ],
 )  # fmt: skip
 def test_a_setting_that_the_loss_does_not_read_is_refused_with_those_that_do(loss, unread):
-    ((setting, value),) = unread.items()
-    told = rf"{value} is not read by the loss {loss}: leave it out, or take the loss"
-    told = f"{told} {' or '.join(READ_BY[setting])}"
-    stage: Any = {"shape": unread} if setting in LossShape.model_fields else unread
-    with pytest.raises(ValidationError, match=f"{setting}={told}"):
-        RLSettings(loss=loss, **stage)
-    name = {"eps_low": "epsilon", "eps_high": "epsilon_high"}.get(setting, setting)
-    with pytest.raises(ValueError, match=f"{name}={told}"):
+    ((constant, value),) = unread.items()
+    own, name = ", ".join(CONSTANTS[loss]), ARGUMENTS[constant]
+    fix = f" is not read by the loss {loss}, which reads {own}: leave it out, or take the loss "
+    readers = [n for n, constants in CONSTANTS.items() if constant in constants]
+    with pytest.raises(ValidationError, match=constant + fix + " or ".join(readers)):
+        RLSettings.model_validate({"loss": {"name": loss, **unread}})
+    readers = [n for n, constants in CONSTANTS.items() if name in {ARGUMENTS[c] for c in constants}]
+    with pytest.raises(ValueError, match=f"{name}={value}{fix}{' or '.join(readers)}"):
         GPPOConfig("out", use_cpu=True, bf16=False, policy_loss=loss, **{name: value})
-    reader: Any = READ_BY[setting][0]
-    assert RLSettings(loss=reader, **stage).loss == reader
 
 
 @pytest.mark.parametrize("advantage", ["none", "maxrl"])
@@ -203,13 +206,20 @@ def test_advantages_without_a_deviation_refuse_its_kind(advantage):
         GPPOConfig("out", use_cpu=True, bf16=False, advantage=advantage, advantage_std="unbiased")
 
 
-def test_the_settings_offer_every_loss_and_their_constants_reach_it(tmp_path):
-    assert get_args(PolicyLoss) == tuple(POLICY_LOSSES)
-    shape = LossShape(vespo_k_pos=1.5, vespo_lambda_neg=4.0)
-    s = RLSettings(loss="vespo", shape=shape, entropy_weight=0.01, advantage="none")
+def test_every_constant_of_every_loss_reaches_the_trainer_as_the_settings_say_it(tmp_path):
+    assert list(LOSSES) == list(POLICY_LOSSES)
+    for name, constants in CONSTANTS.items():
+        defaults = {c: getattr(LOSSES[name](), c) for c in constants}
+        values = {c: 9.0 if value is None else 2 * value for c, value in defaults.items()}
+        s = RLSettings.model_validate({"loss": {"name": name, **values}})
+        assert gppo_config(s, 0, rl_schedule(s, 1), tmp_path).loss == s.loss
+    s = RLSettings(loss=VESPO(), entropy_weight=0.01, advantage="none")
     config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path)
-    assert config.clip.shape == shape
     assert (config.entropy_coef, config.advantage) == (0.01, "none")
+    grpo = GPPOConfig("out", use_cpu=True, bf16=False, policy_loss="grpo", epsilon=0.1)
+    assert grpo.loss == GRPO(eps=0.1)
+    as_trl = GPPOConfig("out", use_cpu=True, bf16=False, epsilon=0.1, epsilon_high=None)
+    assert as_trl.loss.clip_range == (0.9, 1.1)
 
 
 def logp_of_right_answers(trainer: Any) -> float:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from klear.configs.settings.ablation import ablations, load_ablation
+from klear.configs.ablation import ablations, load_ablation
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
+from klear.configs.settings.loss import GPPO
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
 from klear.eval.records.tables import read_table
@@ -137,10 +138,11 @@ def test_the_papers_figures_reach_vllm_and_the_trainer(tmp_path, monkeypatch):
 
 
 def test_the_options_of_the_authors_code_reach_the_trainer(tmp_path):
-    s = settings(oversampling=2, overlong_filter=True, dual_clip=10.0, advantage_std="unbiased")
+    loss, kind = GPPO(dual_clip=10.0), "unbiased"
+    s = settings(oversampling=2, overlong_filter=True, loss=loss, advantage_std=kind)
     config = gppo_config(s, 0, rl_schedule(s, 1), tmp_path)
     assert (config.oversampling, config.overlong_filter) == (2, True)
-    assert config.clip.dual_clip == 10.0
+    assert (config.loss, config.advantage_std) == (loss, kind)
     assert config.generation_batch_size == 2 * s.prompts_per_step * s.rollouts_per_prompt
     assert config.mini_batch_groups * config.updates == s.prompts_per_step
 

@@ -170,7 +170,7 @@ def fit_of(stage: str, *overrides: str, profile: str = "paper") -> Fit:
     return next(f for f in check(load_profile(profile, overrides)) if f.stage == stage)
 
 
-@pytest.mark.parametrize("profile", ["tiny", "single_gpu", "single_gpu_8b", "paper", "replay"])
+@pytest.mark.parametrize("profile", ["single_gpu", "single_gpu_8b", "paper"])
 def test_the_shipped_profiles_run_on_the_machines_that_they_name(profile):
     refuse(load_profile(profile))
 

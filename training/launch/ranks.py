@@ -55,8 +55,8 @@ def rank0_first(done: Path, work: Callable[[], Any]) -> Any:
     long as it takes: a barrier would give up after minutes."""
     while world_size() > 1 and rank() and not done.exists():
         time.sleep(POLL_S)
-    made = work()
+    result = work()
     if not rank():
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
-    return made
+    return result

@@ -1,4 +1,4 @@
-"""GRPOConfig with what GPPO adds, and the settings of an RL stage in its words."""
+"""GRPOConfig with what GPPO adds, and the settings of an RL stage as its arguments."""
 
 import copy
 import math
@@ -13,15 +13,24 @@ import yaml
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
-from ...configs.settings.training import READ_BY, LossShape, RLSettings, refuse_unread
+from ...configs.settings.loss import CONSTANTS, LOSSES, AnyLoss, unread
+from ...configs.settings.training import RLSettings, refuse_deviation
 from ..callbacks import trainer_args
-from ..losses import POLICY_LOSSES, PUBLISHED, Clip, Mismatch
+from ..losses import ImportanceBounds
 
 OPTIONS = yaml.safe_load(Path(__file__).with_name("trl_options.yaml").read_text(encoding="utf-8"))
 """Those of GRPOConfig that are not taken as they are."""
 UNCUT = {"top_p": [[1.0]], "top_k": [[0]], "min_p": [[None, 0.0]], "repetition_penalty": [[1.0]]}
 """With vLLM: the ratio to what it sampled from is that of the whole distribution."""
-IN_TRLS_WORDS = {"eps_low": "epsilon", "eps_high": "epsilon_high"}
+ARGUMENTS = {
+    "eps": "epsilon", "eps_low": "epsilon", "eps_high": "epsilon_high",
+    "dual_clip": "dual_clip", "beta1": "beta1", "beta2": "beta2",
+    "n": "dgpo_n", "m": "dgpo_m", "cap": "dppo_cap",
+    "temperature_pos": "sapo_temperature_pos", "temperature_neg": "sapo_temperature_neg",
+    "k_pos": "vespo_k_pos", "lambda_pos": "vespo_lambda_pos",
+    "k_neg": "vespo_k_neg", "lambda_neg": "vespo_lambda_neg",
+}  # fmt: skip
+"""Constants of the losses → the arguments of GPPOConfig, which are TRL's where it has them."""
 
 
 @dataclass
@@ -32,14 +41,14 @@ class GPPOConfig(GRPOConfig):
     Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """
 
-    policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES
+    policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES; its constants:
     epsilon_high: float | None = 0.28  # Eq. 5, §4.1
     beta1: float = 1.0  # Eq. 17, low side
     beta2: float = 1.0  # Eq. 17, high side
     dual_clip: float | None = None  # c of the authors' code
-    dgpo_n: int = PUBLISHED.dgpo_n  # decay below the clip range
-    dgpo_m: int = PUBLISHED.dgpo_m  # decay above it
-    dppo_cap: float = PUBLISHED.dppo_cap  # of the ratio in dppo_tv
+    dgpo_n: int = 1  # decay below the clip range
+    dgpo_m: int = 2  # decay above it
+    dppo_cap: float = 20.0  # of the ratio in dppo_tv
     lm_weight: float = 0.1  # α of Eq. 14
     positive_reward: float = 1.0  # an answer with at least this reward is correct (Eq. 13)
     advantage: str = "group"  # none, batch or maxrl: see `losses.group_advantages`
@@ -60,9 +69,7 @@ class GPPOConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         options = (
-            OPTIONS["refused"]
-            | {"policy_loss": [[*POLICY_LOSSES]]}
-            | (UNCUT if self.use_vllm else {})
+            OPTIONS["refused"] | {"policy_loss": [[*LOSSES]]} | (UNCUT if self.use_vllm else {})
         )
         for name, (allowed, *instead) in options.items():
             if (value := getattr(self, name)) not in allowed:
@@ -78,10 +85,10 @@ class GPPOConfig(GRPOConfig):
                 f"a device, and {mini_batch} of a mini-batch / oversampling = {self.oversampling}, "
                 f"must be multiples of num_generations = {group}"
             )
-        whole = {"max_steps": self.max_steps} if self.max_steps > 0 else {}
-        whole |= {"save_steps": self.save_steps} if self.save_strategy == "steps" else {}
-        whole |= {"eval_steps": self.eval_steps} if self.save_strategy == "best" else {}
-        for name, steps in whole.items():
+        steps_by_name = {"max_steps": self.max_steps} if self.max_steps > 0 else {}
+        steps_by_name |= {"save_steps": self.save_steps} if self.save_strategy == "steps" else {}
+        steps_by_name |= {"eval_steps": self.eval_steps} if self.save_strategy == "best" else {}
+        for name, steps in steps_by_name.items():
             if (steps or 0) % self.updates:
                 raise ValueError(
                     f"{name}={steps} must be a multiple of steps_per_generation × num_iterations = "
@@ -94,12 +101,13 @@ class GPPOConfig(GRPOConfig):
             )
 
     def _refuse_unread(self) -> None:
-        changed, fields = {}, self.__dataclass_fields__
-        for setting in (*READ_BY, "advantage_std"):
-            name = IN_TRLS_WORDS.get(setting, setting)
-            if (value := getattr(self, name)) not in (fields[name].default, None):
-                changed[setting] = f"{name}={value}"
-        refuse_unread(self.policy_loss, self.advantage, changed)
+        refuse_deviation(self.advantage, self.advantage_std)
+        read = {ARGUMENTS[constant] for constant in CONSTANTS[self.policy_loss]}
+        for name in {*ARGUMENTS.values()} - read:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value not in (default, None):
+                constants = [constant for constant, n in ARGUMENTS.items() if n == name]
+                raise ValueError(unread(self.policy_loss, *constants, label=f"{name}={value}"))
 
     @property
     def updates_a_pass(self) -> int:
@@ -118,22 +126,22 @@ class GPPOConfig(GRPOConfig):
         return sequences // ((self.num_generations or 1) * self.oversampling)
 
     @property
-    def clip(self) -> Clip:
-        high = self.epsilon_high
-        if high is None or self.policy_loss == "grpo":  # Eq. 3 has one ε
-            high = self.epsilon
-        shape = LossShape(**{name: getattr(self, name) for name in LossShape.model_fields})
-        return Clip(self.epsilon, high, self.beta1, self.beta2, self.dual_clip, shape)
+    def loss(self) -> AnyLoss:
+        """The loss with its constants, as a stage has it."""
+        constants = {c: getattr(self, ARGUMENTS[c]) for c in CONSTANTS[self.policy_loss]}
+        if "eps_high" in constants and self.epsilon_high is None:  # TRL's way to say epsilon
+            constants["eps_high"] = self.epsilon
+        return LOSSES[self.policy_loss](**constants)
 
     @property
-    def mismatch(self) -> Mismatch | None:
+    def importance_bounds(self) -> ImportanceBounds | None:
         """None: a token counts as it is, whoever sampled it."""
         drift = math.inf if self.importance_drift is None else self.importance_drift
         if not self.vllm_importance_sampling_correction:
-            return Mismatch(drift=drift) if self.importance_drift is not None else None
+            return None if self.importance_drift is None else ImportanceBounds(drift=drift)
         low, high = self.vllm_importance_sampling_clip_min, self.vllm_importance_sampling_clip_max
         mask = self.vllm_importance_sampling_mode == "token_mask"
-        return Mismatch(low or 0.0, math.inf if high is None else high, mask, drift)
+        return ImportanceBounds(low or 0.0, math.inf if high is None else high, mask, drift)
 
     def with_max_steps(self, prompts: int) -> "GPPOConfig":
         """A copy, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
@@ -145,32 +153,31 @@ class GPPOConfig(GRPOConfig):
         return args
 
 
-SAME_NAME = ("beta1", "beta2", "dual_clip", "lm_weight", "advantage", "advantage_std",
-             "drop_zero_advantage", "oversampling", "overlong_filter", "temperature",
-             "adam_beta2")  # fmt: skip
-"""Settings that GPPOConfig calls as the stage does."""
-
-
 def gppo_config(
     s: RLSettings, seed: int, units: dict[str, int], checkpoints: Path,
     positions: int | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> GPPOConfig:  # fmt: skip
-    """Settings and `rl_schedule` in TRL's words; `positions` are those of the model."""
+    """Settings and `rl_schedule` as TRL's arguments; `positions` are those of the model."""
     updates = units["steps_per_generation"]
     return GPPOConfig(
         **trainer_args(s, seed, checkpoints),
         shuffle_dataset=True,
         router_aux_loss_coef=0.0,
-        **{name: getattr(s, name) for name in SAME_NAME},
-        **dict(s.shape),
+        policy_loss=s.loss.name,
+        **{ARGUMENTS[constant]: getattr(s.loss, constant) for constant in CONSTANTS[s.loss.name]},
         **units,
         **vllm_arguments(s, positions),
         chat_template_kwargs=dict(chat_template_kwargs or {}),
-        policy_loss=s.loss,
+        lm_weight=s.lm_weight,
         entropy_coef=s.entropy_weight,
+        advantage=s.advantage,
+        advantage_std=s.advantage_std,
+        drop_zero_advantage=s.drop_zero_advantage,
+        oversampling=s.oversampling,
+        overlong_filter=s.overlong_filter,
+        temperature=s.temperature,
+        adam_beta2=s.adam_beta2,
         cast_lm_head_to_fp32=s.fp32_head,
-        epsilon=s.eps_low,
-        epsilon_high=s.eps_high,
         micro_batch_tokens=s.runtime.micro_batch_tokens,
         max_completion_length=s.max_tokens,
         lr_scheduler_type="constant_with_warmup",

@@ -48,10 +48,10 @@ def by_entropy(table: Table) -> list[tuple[str, list[float]]]:
     inner = [f"{low} to {high}" for low, high in pairwise(edges)]
     names = [f"below {edges[0]}", *inner, f"{edges[-1]} and more"]
 
-    def shares(of: Table) -> list[float]:
-        tokens, gradient = map(_share, of.sum((1, 2, 3)), table.sum((1, 2, 3)))
-        cut, cut_gradient = clipped(of)
-        return [tokens, outside(of[0, 1]), outside(of[0, 0]), cut, gradient, cut_gradient]
+    def shares(part: Table) -> list[float]:
+        tokens, gradient = map(_share, part.sum((1, 2, 3)), table.sum((1, 2, 3)))
+        cut, cut_gradient = clipped(part)
+        return [tokens, outside(part[0, 1]), outside(part[0, 0]), cut, gradient, cut_gradient]
 
     bins = [(name, shares(table[..., i : i + 1])) for i, name in enumerate(names)]
     return [*bins, ("all", shares(table))]
@@ -64,14 +64,14 @@ def summed(tables: Sequence[Table]) -> Table:
 
 def headline(tables: Sequence[Table]) -> dict[str, float]:
     """The figures of one rollout step, as its metrics name them; none where no token counted."""
-    whole = summed(tables)
-    if not whole.any():
+    total = summed(tables)
+    if not total.any():
         return {}
     return {
-        "off_policy/outside_negative": outside(whole[0, 0]),
-        "off_policy/outside_positive": outside(whole[0, 1]),
-        "off_policy/clipped_high_entropy": clipped(whole[..., HIGH_ENTROPY:])[0],
-        "off_policy/clipped_gradient": clipped(whole)[1],
+        "off_policy/outside_negative": outside(total[0, 0]),
+        "off_policy/outside_positive": outside(total[0, 1]),
+        "off_policy/clipped_high_entropy": clipped(total[..., HIGH_ENTROPY:])[0],
+        "off_policy/clipped_gradient": clipped(total)[1],
     }
 
 
@@ -90,6 +90,6 @@ def read_off_policy(folder: Path) -> list[Table]:
     return [np.reshape([row[name] for name in COUNTED], SHAPE).astype(float) for row in rows]
 
 
-def _share(part: float, whole: float) -> float:
+def _share(part: float, total: float) -> float:
     """part / whole; 0 where the whole is nothing."""
-    return float(part / whole) if whole else 0.0
+    return float(part / total) if total else 0.0

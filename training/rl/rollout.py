@@ -172,7 +172,7 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
     advantage, positive = rollout.advantage[index[answer]], rollout.positive[index[answer]]
     sampled = None
     if rollout.sampling_logp is not None:
-        known = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
-        sampled = torch.zeros(mask.shape, device=known.device).masked_scatter(mask, known)
+        logps = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
+        sampled = torch.zeros(mask.shape, device=logps.device).masked_scatter(mask, logps)
     answers = ids.shape[1] - first
     return MicroBatch(ids, answers, mask, advantage, positive, answer, None, positions, sampled)

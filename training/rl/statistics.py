@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..losses import Advantages, Clip, Correction, importance_ratio
+from ...configs.settings.loss import AnyLoss
+from ..losses import Advantages, ImportanceCorrection, clipped_tokens, importance_ratio
 from .off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
 from .rollout import MicroBatch, Processes, Rollout
 
@@ -32,7 +33,7 @@ class RolloutRecord:
     rewards: Tensor  # [N, G]; NaN: unscored
     overlong: Tensor  # [N, G] bool: left out because it was cut at the length limit
     lengths: Tensor  # [N, G]: tokens of the answers
-    found: Advantages
+    advantages: Advantages
     seconds: float
 
     def metrics(self) -> dict[str, float]:
@@ -41,7 +42,9 @@ class RolloutRecord:
         `reward/std` is over the scored answers of all processes: no mean of theirs would be it.
         """
         scored = self.rewards[self.rewards.isfinite()]
-        groups, mixed = (int(kind.any(1).sum()) for kind in (self.found.scored, self.found.mixed))
+        groups, mixed = (
+            int(kind.any(1).sum()) for kind in (self.advantages.scored, self.advantages.mixed)
+        )
         spread = {"reward/std": scored.std(correction=0).item()} if len(scored) else {}
         return {
             **spread,
@@ -74,8 +77,8 @@ class TokenStatistics:
         old_logp: Tensor,
         entropy: Tensor,
         weight: Tensor,
-        correction: Correction | None,
-        clip: Clip,
+        correction: ImportanceCorrection | None,
+        loss: AnyLoss,
     ) -> None:
         """One micro-batch of an update; tensors [b, answers]. `weight` is F of Eq. 12, `correction`
         what is done to it for the sampler's sake."""
@@ -83,10 +86,11 @@ class TokenStatistics:
         logp, entropy = logp.detach(), entropy.detach()
         ratio = importance_ratio(logp, old_logp)
         advantage = micro.advantage.expand_as(ratio)
+        above, below = clipped_tokens(ratio, advantage, loss)
         values = {
             "tokens": torch.ones_like(ratio),
-            "clip/high": clip.above(ratio, advantage),
-            "clip/low": clip.below(ratio, advantage),
+            "clip/high": above,
+            "clip/low": below,
             "policy_weight": weight,
             "ratio": ratio,
             "entropy": entropy,
@@ -104,7 +108,7 @@ class TokenStatistics:
             self.extremes = [min(self.extremes[0], float(low)), max(self.extremes[1], float(high))]
         length = gradient_length(logp, advantage, weight)
         kept = kept & (advantage != 0)
-        table = _off_policy_table(ratio, advantage, entropy, length, kept, clip)
+        table = _off_policy_table(ratio, advantage, entropy, length, kept, loss)
         self.off_policy[update] = self.off_policy.get(update, 0) + table
 
     def means(self, processes: Processes) -> dict[str, float]:
@@ -129,15 +133,15 @@ class TokenStatistics:
 
 
 def _off_policy_table(
-    ratio: Tensor, advantage: Tensor, entropy: Tensor, length: Tensor, kept: Tensor, clip: Clip
+    ratio: Tensor, advantage: Tensor, entropy: Tensor, length: Tensor, kept: Tensor, loss: AnyLoss
 ) -> Tensor:
     """[2, CELLS]: tokens and their gradient by sign of Ã, side of the clip range and entropy."""
-    above, below = ratio > 1 + clip.eps_high, ratio < 1 - clip.eps_low
-    side = 1 + above.long() - below.long()
+    low, high = loss.clip_range
+    side = 1 + (ratio > high).long() - (ratio < low).long()
     edges = torch.tensor(ENTROPY_EDGES, device=ratio.device)
     bins = torch.bucketize(entropy.float().contiguous(), edges, right=True)
     kept = kept & length.isfinite()  # the update is skipped, and one NaN would be that of every sum
     cell = (((advantage > 0).long() * 3 + side) * (len(ENTROPY_EDGES) + 1) + bins)[kept].cpu()
     length = length[kept].float().cpu()
-    sums = (torch.bincount(cell, of, CELLS).float() for of in (None, length))
+    sums = (torch.bincount(cell, weights, CELLS).float() for weights in (None, length))
     return torch.stack(list(sums))

@@ -36,6 +36,7 @@ from .statistics import RolloutRecord
 from .trainer import GPPOTrainer
 
 UNCLOSED = "not begun with one closed think block"
+AUDITED = 8  # answers of a rollout step that are kept to read
 SHOWN = 400  # characters of either end of an answer
 FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of programs
 
@@ -45,8 +46,8 @@ def run_rl(job: RLJob) -> dict[str, float]:
     s = job.settings
     start = models.checkpoint_for_vllm(job.checkpoint, job.out / result_files.SCRATCH / "start", s)
     model, chat = models.load_to_train(start, s)
-    given = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
-    problems = fitting(given, chat, s, positions_of(model.config))
+    problems_of_domain = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
+    problems = fitting(problems_of_domain, chat, s, positions_of(model.config))
     progress, journal = result_files.ProgressFile(job.out), None
     on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     early = s.engine == "transformers"  # answers are judged from their end on, in any order
@@ -59,7 +60,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         updates = trainer.args.updates
         if trainer.is_world_process_zero():
             done = resume_step(trainer, updates)
-            journal = RolloutJournal(job.out, trainer.chat, reward, s.audit_rollouts, done)
+            journal = RolloutJournal(job.out, trainer.chat, reward, AUDITED, done)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
         if s.keep_every:
@@ -74,7 +75,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         "rollout_steps": float(s.steps),
         "models_kept": float(len(result_files.kept_models(job.out))),
         "prompts": float(len(problems)),
-        "prompts_too_long": float(len(given) - len(problems)),
+        "prompts_too_long": float(len(problems_of_domain) - len(problems)),
         "non_finite_updates": sum(line["skipped_updates"] for line in steps),
         "rollouts_without_update": float(sum(line["updates"] == 0 for line in steps)),
     }
@@ -104,8 +105,8 @@ class KeepModels(TrainerCallback):
             return
         folder = result_files.kept_model(self.job.out, step)
         lineage = lineage_of(self.job, self.start, step)
-        how = s.runtime.precision, lineage, self.trainer.chat.kwargs
-        models.save_trained(self.trainer, folder, *how)
+        how_saved = s.runtime.precision, lineage, self.trainer.chat.kwargs
+        models.save_trained(self.trainer, folder, *how_saved)
         if state.is_world_process_zero:
             flush(folder)  # before the checkpoint that a stage would go on from
 

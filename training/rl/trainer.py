@@ -122,10 +122,11 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         self.on_off_policy: Callable[[int, list[Table]], None] | None = None
         """Called at every log line with the rollout step and a table for each of its updates."""
         if is_conversational(next(iter(self.train_dataset))):  # type: ignore[arg-type]
-            how: Any = self.args.chat_template_kwargs
-            self.chat = ChatFormat.from_template(self._tokenizer, how, self.eos_token_ids)
+            options: Any = self.args.chat_template_kwargs
+            self.chat = ChatFormat.from_template(self._tokenizer, options, self.eos_token_ids)
             self.eos_token_ids = [*self.eos_token_ids, *(self.chat.stops - {*self.eos_token_ids})]
         self.processes = Processes(self.accelerator)
+        self._loss = args.loss
         self._statistics = TokenStatistics()
         self._updates: list[Update] = []
         self._losses: list[Tensor | float] = []
@@ -180,19 +181,22 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
         overlong = self._truncated(batch).view_as(rewards) & args.overlong_filter
-        known = rewards.masked_fill(overlong, torch.nan)
+        scores = rewards.masked_fill(overlong, torch.nan)
         if args.advantage == "maxrl":  # its rewards are 0 and 1
-            known = torch.where(known.isfinite(), (known >= args.positive_reward).to(known), known)
-        found = losses.group_advantages(known, args.advantage_std, args.advantage)  # type: ignore[arg-type]
+            correct = (scores >= args.positive_reward).to(scores)
+            scores = torch.where(scores.isfinite(), correct, scores)
+        advantages = losses.group_advantages(scores, args.advantage_std, args.advantage)  # type: ignore[arg-type]
         rollout = Rollout.of_padded(
             batch,
-            advantage=local(found.advantage),
+            advantage=local(advantages.advantage),
             positive=local(rewards >= args.positive_reward),
-            keep=local(found.mixed if args.drop_zero_advantage else found.scored),
+            keep=local(advantages.mixed if args.drop_zero_advantage else advantages.scored),
         )
         lengths = self.processes.gathered(batch["completion_mask"].sum(1)).view_as(rewards)
         step = self.state.global_step // args.updates
-        record = RolloutRecord(step, inputs, rollout, rewards, overlong, lengths, found, seconds)
+        record = RolloutRecord(
+            step, inputs, rollout, rewards, overlong, lengths, advantages, seconds
+        )
         if self.on_rollout is not None:
             self.on_rollout(record)
         self._give_up_without_scores(rewards)
@@ -272,14 +276,14 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
     def _packs(self, model: Any) -> bool:
         """Whether a micro-batch is one row: as asked, else with flash attention where it can be.
         Raises ValueError where it is asked and cannot be."""
-        asked = self.args.packed
-        if asked is False or (
-            asked is None and "flash" not in str(model.config._attn_implementation)
+        requested = self.args.packed
+        if requested is False or (
+            requested is None and "flash" not in str(model.config._attn_implementation)
         ):
             return False
         if not (why := packing_mistake(model)):
             return True
-        if asked:
+        if requested:
             raise ValueError(f"packed=True would mix the sequences of a row: {why}; leave it out")
         print(f"micro-batches are padded, not packed: {why}", flush=True)
         return False
@@ -323,16 +327,14 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         old_logp = logp.detach() if micro.old_logp is None else micro.old_logp
         mean_length = update.policy_tokens / max(update.answers, 1.0)
         answers = losses.Answers(micro.answer, micro.mask, mean_length)
-        weight = losses.policy_weight(
-            args.policy_loss, logp, old_logp, micro.advantage, args.clip, answers
-        )
-        correction = None
-        if args.mismatch and micro.sampling_logp is not None:
-            correction = losses.correction(
-                old_logp, micro.sampling_logp, micro.answer, micro.mask, args.mismatch
+        weight = losses.policy_weight(self._loss, logp, old_logp, micro.advantage, answers)
+        correction, bounds = None, args.importance_bounds
+        if bounds and micro.sampling_logp is not None:
+            correction = losses.importance_correction(
+                old_logp, micro.sampling_logp, micro.answer, micro.mask, bounds
             )
         self._statistics.add(
-            self._slot, micro, logp, old_logp, entropy, weight, correction, args.clip
+            self._slot, micro, logp, old_logp, entropy, weight, correction, self._loss
         )
         tokens = losses.token_weight(
             weight if correction is None else weight * correction.weight,

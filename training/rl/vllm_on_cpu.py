@@ -61,8 +61,8 @@ class VLLMOnCPU:
         self.llm.reset_prefix_cache()
         ids = trainer.chat.prompt_ids([turns[-1]["content"] for turns in prompts])
         self.sampling.stop_token_ids = list(trainer.eos_token_ids)
-        given: list[Any] = [{"prompt_token_ids": prompt} for prompt in ids]
-        answers = self.llm.generate(given, self.sampling, use_tqdm=False)
+        requests: list[Any] = [{"prompt_token_ids": prompt} for prompt in ids]
+        answers = self.llm.generate(requests, self.sampling, use_tqdm=False)
         texts = [answer.outputs[0].token_ids for answer in answers]
         logp, _ = extract_logprobs(answers)
         drawn = [[best[0] for best in tokens] for tokens in logp or ()]

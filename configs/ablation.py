@@ -10,12 +10,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from ..loading import load_group, load_profile, named_file, names_in, read_yaml
-from .base import DEFAULT_NOT_IN_KEY, Settings
-from .explain import ConfigError
-from .pipeline import Pipeline
+from .loading import load_group, load_profile, named_file, names_in, read_yaml
+from .settings.base import Settings
+from .settings.explain import ConfigError
+from .settings.pipeline import Pipeline
 
-FOLDER = Path(__file__).parents[1] / "ablations"
+FOLDER = Path(__file__).parent / "ablations"
 Scored = Literal["sft", "rl_math", "rl_code"]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Values = Annotated[dict[str, Any], Field(default_factory=dict)]
@@ -33,7 +33,7 @@ class Contrast(Settings):
 
     better: str
     than: Names
-    measure: Annotated[Literal["score", "steadiness"], DEFAULT_NOT_IN_KEY] = "score"
+    measure: Literal["score", "steadiness"] = "score"
     """score: of the last checkpoint; steadiness: falling less along the way"""
     says: str
     """The sentence of the paper that it stands for"""
@@ -88,13 +88,13 @@ class Ablation(Settings):
     """None: a pilot, which shows its arms and decides nothing"""
     seeds: Annotated[int, Field(ge=1, le=100)] = 5
     """Runs an arm, paired by seed"""
-    first_seed: Annotated[NonNegativeInt, DEFAULT_NOT_IN_KEY] = 0
+    first_seed: NonNegativeInt = 0
     """Of the runs; pilots have seeds of their own"""
-    starts: Annotated[PositiveInt | None, DEFAULT_NOT_IN_KEY] = None
+    starts: PositiveInt | None = None
     """Data and SFT checkpoints that all arms share: run i has those of seed i mod `starts` and RL
     of seed i; none: run i has everything of seed i"""
-    registered: Annotated[Registration | None, DEFAULT_NOT_IN_KEY] = None
-    control: Annotated[str, DEFAULT_NOT_IN_KEY] = ""
+    registered: Registration | None = None
+    control: str = ""
     """An arm that a contrast compares with and that must be beaten, like one of random rewards"""
     curves: tuple[str, ...] = ()
     """Training metrics to draw, with a band over seeds"""
@@ -124,11 +124,17 @@ class Ablation(Settings):
             raise ValueError(f"no contrast compares with control={self.control!r}: add {entry}")
         return self
 
+    @property
+    def stage(self) -> str:
+        """The stage that compares the arms."""
+        return f"ablate_{self.name}"
+
     def scale(self, profile: str) -> Scale:
         """Raises ConfigError for a profile that this experiment does not describe."""
         if profile not in self.scales:
-            known = ", ".join(self.scales)
-            raise ConfigError([f"{self.name} is not described for {profile!r} (profiles: {known})"])
+            profiles = ", ".join(self.scales)
+            mistake = f"{self.name} is not described for {profile!r} (profiles: {profiles})"
+            raise ConfigError([mistake])
         return self.scales[profile]
 
     def settings(self, profile: str, arm: str, seed: int) -> Pipeline:
@@ -143,14 +149,14 @@ class Ablation(Settings):
         layers = (calm, scale.set, own, scale.arms.get(arm, {}), of_run)
         entries = (item for layer in layers for item in layer.items())  # of two the later one wins
         overrides = [f"{n}={json.dumps(v, ensure_ascii=False)}" for n, v in entries]
-        found = load_profile(profile, overrides)
-        curve = found.evaluate.along_the_way()
+        pipeline = load_profile(profile, overrides)
+        curve = pipeline.evaluate.along_the_way()
         drawn = [p.name for p in curve.protocols] if curve else []
         decides, wanted = scale.benchmarks[0], any(c.measure != "score" for c in self.contrasts)
         if wanted and decides not in drawn:
             advice = f"set {self.scored}.keep_every and evaluate.learning_curve for {profile!r}"
             raise ConfigError([f"{self.name}: steadiness on {decides} needs its curve: {advice}"])
-        return found
+        return pipeline
 
 
 def ablations() -> list[str]:
