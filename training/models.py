@@ -4,6 +4,7 @@ With the weights of a checkpoint travels where it comes from: `lineage.json` for
 model card for people. They hold nothing of the machine that made them: no path, no clock.
 """
 
+import fnmatch
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,9 @@ WEIGHTS = {**NO_CODE, "use_safetensors": True}
 """Arguments of every `from_pretrained`: no Python files and no pickle that came with a model."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 LINEAGE, CARD = "lineage.json", "README.md"
-SHOWN = ("loss", "lm_weight", "beta1", "beta2", "eps_low", "eps_high", "learning_rate", "epochs",
-         "steps", "prompts_per_step", "rollouts_per_prompt", "mini_batch_prompts", "max_length",
-         "max_tokens", "lora.rank", "lora.alpha")  # fmt: skip
+SHOWN = ("loss.*", "lm_weight", "learning_rate", "epochs", "steps", "prompts_per_step",
+         "rollouts_per_prompt", "mini_batch_prompts", "max_length", "max_tokens", "lora.rank",
+         "lora.alpha")  # fmt: skip
 
 
 class TrainingStep(Record):
@@ -95,7 +97,9 @@ def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
     (folder / LINEAGE).write_bytes(_STEPS.dump_json(list(steps), indent=1))
     rows = []
     for n, s in enumerate(steps, 1):
-        shown = ", ".join(f"{name} {s.settings[name]}" for name in SHOWN if name in s.settings)
+        values = {name: value for name, value in s.settings.items() if value != "None"}
+        names = chain.from_iterable(fnmatch.filter(values, pattern) for pattern in SHOWN)
+        shown = ", ".join(f"{name} {values[name]}" for name in names)
         rows.append(f"| {n} | {s.stage} | {s.start} | {s.seed} | {shown or '-'} |")
     origin = steps[0].start.partition("@")[0]
     base = f"base_model: {origin}\n" if origin.count("/") == 1 else ""
@@ -283,7 +287,8 @@ def packing_mistake(model: PreTrainedModel) -> str:
     try:
         if "flash" in str(before):
             config._attn_implementation = other
-        difference = _packing_error(model.eval())
+        with in_float32(model):
+            difference = _packing_error(model.eval())
     except TypeError as error:  # it takes no position_ids
         return f"{config.model_type}: {error}"
     finally:
@@ -293,6 +298,33 @@ def packing_mistake(model: PreTrainedModel) -> str:
         return ""
     other = f"other log-probabilities, by {difference:.2g}"
     return f"{config.model_type} gives the tokens of a packed row {other}"
+
+
+@contextmanager
+def in_float32(model: nn.Module) -> Iterator[None]:
+    """Weights of 16 bits are widened, which loses nothing, and narrowed at the end: those of the
+    layers while their layer runs alone, so that a large model has room."""
+    types = {weight: weight.dtype for weight in model.parameters() if weight.itemsize == 2}
+    layers = next((m for m in model.modules() if isinstance(m, nn.ModuleList)), nn.ModuleList())
+
+    def widen(module: nn.Module, *_: Any) -> None:
+        for weight in types.keys() & {*module.parameters()}:
+            weight.data = weight.data.float()
+
+    def narrow(module: nn.Module, *_: Any) -> None:
+        for weight in types.keys() & {*module.parameters()}:
+            weight.data = weight.data.to(types[weight])
+
+    hooks = [layer.register_forward_pre_hook(widen) for layer in layers]
+    hooks += [layer.register_forward_hook(narrow, always_call=True) for layer in layers]
+    try:
+        for weight in types.keys() - {*layers.parameters()}:
+            weight.data = weight.data.float()
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        narrow(model)
 
 
 @torch.no_grad()

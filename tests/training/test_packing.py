@@ -6,10 +6,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from klear.configs.settings.training import SFTSettings
 from klear.training import models
+from klear.training.launch.jobs import SFTJob
 from klear.training.models import packing_mistake
 from klear.training.rl.rollout import MicroBatch
 from klear.training.rl.trainer import GPPOTrainer
+from klear.training.sft import build_trainer
 from tests.training.conftest import by_row
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
@@ -83,6 +86,27 @@ def test_models_of_attention_are_packed(family):
     model = tiny(family).train()
     assert packing_mistake(model) == ""
     assert model.training
+
+
+def test_weights_of_16_bits_are_compared_without_their_rounding():
+    """As a model has them that trains adapters; in its own type packed and alone differ by more."""
+    model = tiny("qwen3").bfloat16()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    assert models._packing_error(model) > models.PACKING_ERROR
+    assert packing_mistake(model) == ""
+    assert "other log-probabilities" in packing_mistake(tiny("opt").bfloat16())
+    for name, weight in model.state_dict().items():
+        assert weight.dtype == torch.bfloat16
+        assert torch.equal(weight, before[name])
+
+
+def test_sft_refuses_to_pack_a_model_whose_layers_do_not_reset(files, tmp_path):
+    settings = SFTSettings(packing=True)
+    job = SFTJob(
+        out=tmp_path, base=files["checkpoint"], examples=files["examples"], settings=settings
+    )
+    with pytest.raises(ValueError, match=r"has layers of conv, .*Set sft\.packing=false"):
+        build_trainer(job, tiny("lfm2"), None, None)  # type: ignore[arg-type]
 
 
 class Alone:
