@@ -21,7 +21,7 @@ from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import STAGES
 from klear.flows.servers.servers import alive
 from klear.tasks.observe.run_tracker import STEP_METRIC
-from klear.training.result_files import STABLE
+from klear.training.launch.result_files import STABLE
 
 KLEAR = [sys.executable, "-m", "klear.flows.cli.main"]
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from .result_files import ALARM
+from .launch.result_files import ALARM
 
 DIVERGENCE, GAP, LENGTH, FORMAT, NO_LESSON = (
     ALARM + name for name in ("divergence", "withheld_gap", "length", "format", "no_lesson")

@@ -24,8 +24,8 @@ from ..eval.records import Example
 from ..eval.records.tables import read_table
 from . import models, render
 from .launch.jobs import BaseJob
+from .launch.result_files import CHECKPOINT
 from .render import TURN_END, TURN_START
-from .result_files import CHECKPOINT
 
 PAD, END_OF_TEXT = "<|pad|>", "<|endoftext|>"
 THINK_TAGS = [render.THINK_OPEN, render.THINK_CLOSE]

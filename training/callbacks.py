@@ -22,8 +22,8 @@ from transformers import TrainerCallback
 from ..configs.files import replace_text
 from ..configs.metrics import display_order
 from ..configs.settings.training import RLSettings, SFTSettings
-from . import result_files
 from .alarms import DIVERGENCE, NO_LESSON, alarms
+from .launch import result_files
 from .launch.jobs import RLJob, SFTJob
 from .models import broken_weights, check_layout, check_weights
 

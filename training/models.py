@@ -35,8 +35,8 @@ from ..configs.files import replace_text
 from ..configs.settings.base import Settings, flat, key_of
 from ..configs.settings.training import LoraSettings, RLSettings, SFTSettings
 from ..eval.records import Record
+from .launch.result_files import CHAT_FILE, TRAINED_QUESTION
 from .render import ChatFormat, chat_format, keeps_text
-from .result_files import CHAT_FILE, TRAINED_QUESTION
 
 NO_CODE = {"trust_remote_code": False}
 WEIGHTS = {**NO_CODE, "use_safetensors": True}

@@ -20,7 +20,7 @@ from transformers.utils.hub import cached_file
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN, after_think
 from ..eval.thinking import KNOWN
-from .result_files import CHAT_FILE, chat_file
+from .launch.result_files import CHAT_FILE, chat_file
 
 CHATML = (
     "{% for message in messages %}"

@@ -21,7 +21,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN
 from ..eval.records.tables import column
-from . import models, result_files
+from . import models
 from .callbacks import (
     FiniteCheckpoints,
     StableCheckpoints,
@@ -30,6 +30,7 @@ from .callbacks import (
     train,
     trainer_args,
 )
+from .launch import result_files
 from .launch.jobs import SFTJob
 from .launch.ranks import rank0_first, world_size
 from .packing import cut_steps, optimizer_steps

@@ -14,7 +14,7 @@ from ...configs.ablation import Ablation, Contrast
 from ...configs.settings.base import Settings
 from ...configs.settings.evaluation import LEARNING_CURVE
 from ...eval.records import Record
-from ...training.result_files import METRICS, kept_models
+from ...training.launch.result_files import METRICS, kept_models
 from ...training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
 from ..engine.progress import title_of
 from ..engine.stage import Metrics, stage

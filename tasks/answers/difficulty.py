@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ...configs.settings.data import DifficultySettings
 from ...eval.records import Domain, Problem, PublishedRate, Record, Score
 from ...eval.records.tables import TableWriter, count_rows, read_table
-from ...training.result_files import KEPT, SAMPLES, SCORES
+from ...training.launch.result_files import KEPT, SAMPLES, SCORES
 from ..data.sources import PASS_RATES
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact

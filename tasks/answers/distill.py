@@ -31,7 +31,7 @@ from ...training.engines.generate import (
 from ...training.engines.interface import EngineError, Request, request_seed
 from ...training.engines.recorded import mapped_text, recordings
 from ...training.launch.jobs import GenerateJob
-from ...training.result_files import KEPT, REJECTED, SAMPLES
+from ...training.launch.result_files import KEPT, REJECTED, SAMPLES
 from ..data.sources import TRACES
 from ..engine.child import ChildFailed, run_child
 from ..engine.progress import report

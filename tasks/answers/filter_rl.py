@@ -11,7 +11,7 @@ from ...configs.settings.data import FilterRLSettings
 from ...eval.records import NO_GOLD, Problem
 from ...eval.records.tables import read_table
 from ...eval.rows.golds import chance_of_guessing, tail, unjudgeable
-from ...training.result_files import KEPT
+from ...training.launch.result_files import KEPT
 from ..data.split_rows import split_rows
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact

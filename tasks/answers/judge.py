@@ -10,7 +10,7 @@ from ...configs.settings.judging import GRADER_VERSION, JudgeSettings
 from ...eval.judge.ends import by_its_end, judged_text
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.records.tables import Lookup, TableWriter, column, read_table
-from ...training.result_files import KEPT, SAMPLES, SCORES
+from ...training.launch.result_files import KEPT, SAMPLES, SCORES
 from ..engine.progress import report
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact

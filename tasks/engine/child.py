@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from ...configs.files import PACKAGE, locked, replace_text
 from ...configs.machine import load_machine
-from ...training.result_files import LOGS, PROGRESS, RESULT, SCRATCH
+from ...training.launch.result_files import LOGS, PROGRESS, RESULT, SCRATCH
 from .progress import report
 from .scheduler import log_tail
 from .supervise import supervised

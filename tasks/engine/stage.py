@@ -29,7 +29,7 @@ from ...configs.files import replace_text
 from ...configs.settings.base import Settings, key_of
 from ...configs.settings.judging import JudgeSettings
 from ...eval.benchmarks.grades import GRADED
-from ...training.result_files import finite_metrics, resuming
+from ...training.launch.result_files import finite_metrics, resuming
 from ..observe.log_result import log_result
 from ..observe.prefect_states import ApprovalRequired, is_worker_run, waiting_state
 from ..observe.run_tracker import StageLog

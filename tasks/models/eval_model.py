@@ -20,7 +20,7 @@ from ...eval.records import Problem, Rejected
 from ...eval.records.tables import read_table
 from ...eval.rows.reading import reading_line, rejected_lines
 from ...training.engines.endpoint import described
-from ...training.result_files import CHECKPOINT, KEPT, REJECTED, chat_file
+from ...training.launch.result_files import CHECKPOINT, KEPT, REJECTED, chat_file
 from ..answers.distill import api_key
 from ..data.collect import SOURCES, collect
 from ..data.sources import why_not

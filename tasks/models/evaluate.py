@@ -37,7 +37,7 @@ from ...training.engines.generate import (
     journal_path,
 )
 from ...training.engines.interface import EngineError, Key, Request, request_seed
-from ...training.result_files import (
+from ...training.launch.result_files import (
     CHECKPOINT,
     KEPT,
     SAMPLES,

@@ -25,7 +25,14 @@ from ...configs.files import PACKAGE
 from ...configs.machine import load_machine
 from ...configs.settings.topology import Launch
 from ...eval.ray_cluster import code_digest, join, same_code
-from ...training.result_files import CHECKPOINTS, LOGS, SCRATCH, ProgressFile, latest, number_of
+from ...training.launch.result_files import (
+    CHECKPOINTS,
+    LOGS,
+    SCRATCH,
+    ProgressFile,
+    latest,
+    number_of,
+)
 from ..engine.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
 from ..engine.scheduler import log_tail
 

@@ -11,7 +11,7 @@ from ...configs.settings.topology import Launch
 from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
 from ...eval.records.tables import column
 from ...training.launch.jobs import BaseJob, RLJob, SFTJob
-from ...training.result_files import CHECKPOINT, KEPT
+from ...training.launch.result_files import CHECKPOINT, KEPT
 from ..engine.child import run_child
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact

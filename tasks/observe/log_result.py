@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from ...configs.files import replace_text
 from ...configs.settings.evaluation import LEARNING_CURVE
 from ...eval.benchmarks.grades import GOLD, GRADED, Graded, read_graded
-from ...training.result_files import CHECKPOINT, METRICS, read_lines
+from ...training.launch.result_files import CHECKPOINT, METRICS, read_lines
 from ..report.plots import rollout_histograms
 from ..store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest
 from .mlflow_client import ARTIFACT_TAG, DIGEST_TAG, MODEL_TAG, Mlflow, entities, made_by, metric

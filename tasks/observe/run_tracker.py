@@ -23,7 +23,7 @@ from typing import Any
 import requests
 
 from ...configs.settings.evaluation import LEARNING_CURVE
-from ...training.result_files import METRICS, SHOWN, read_lines
+from ...training.launch.result_files import METRICS, SHOWN, read_lines
 from .mlflow_client import NOTE_TAG, PARENT_TAG, Mlflow, metric
 
 PATIENCE_AT_THE_END_S = {"FINISHED": 900.0, "FAILED": 20.0, "SCHEDULED": 2.0, "KILLED": 2.0}

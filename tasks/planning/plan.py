@@ -21,7 +21,7 @@ from ...configs.settings.engines import MOST_REQUESTS, EngineRuntime
 from ...configs.settings.topology import Topology
 from ...configs.settings.training import BaseModelSettings
 from ...training.engines.generate import cost_of, is_local
-from ...training.result_files import PROGRESS
+from ...training.launch.result_files import PROGRESS
 from ...training.sizing import facts_of_base, facts_of_model
 from ..data.sources import GOLDS
 from ..engine.run import Run

@@ -16,7 +16,7 @@ from ...configs.settings.evaluation import BenchmarkProtocol, EvaluateSettings
 from ...configs.settings.pipeline import SAMPLERS
 from ...configs.settings.topology import Assumptions
 from ...configs.settings.training import RLSettings
-from ...training.result_files import METRICS, read_lines
+from ...training.launch.result_files import METRICS, read_lines
 from ...training.sizing import ModelFacts
 from ..store.lineage import of_last_run
 from ..store.store import MANIFEST, Artifact, Manifest, Store, read_manifest

@@ -17,7 +17,7 @@ from ...eval.benchmarks.grades import GRADED, Agreement, Grade, Graded, compare,
 from ...eval.benchmarks.metrics import upper_bound_of_zero
 from ...eval.records import Problem, Sample, Score
 from ...eval.records.tables import column, count_rows, read_table
-from ...training.result_files import ALARM, METRICS, NO_LESSON
+from ...training.launch.result_files import ALARM, METRICS, NO_LESSON
 from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
 from ..engine.progress import title_of
 from ..engine.run import story_of_this_run

@@ -16,7 +16,7 @@ from ...configs.settings.evaluation import BenchmarkProtocol
 from ...configs.settings.pipeline import STAGES
 from ...eval.benchmarks.benchmarks import RESULTS, BenchmarkResult, in_window
 from ...eval.benchmarks.metrics import bootstrap_interval
-from ...training.result_files import read_lines
+from ...training.launch.result_files import read_lines
 from ..store.store import Artifact
 
 CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "code RL"}

@@ -23,7 +23,7 @@ from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from ...configs.files import locked
 from ...eval.records import Record
-from ...training.result_files import LOGS, SCRATCH
+from ...training.launch.result_files import LOGS, SCRATCH
 from ..engine.progress import report
 
 MANIFEST = "manifest.json"

@@ -13,7 +13,7 @@ from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntim
 from klear.tasks.engine.child import ChildFailed
 from klear.tasks.models import launch
 from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.result_files import CHECKPOINTS, latest
+from klear.training.launch.result_files import CHECKPOINTS, latest
 from tests.training.conftest import small_examples, small_files, small_problems
 
 pytestmark = pytest.mark.system

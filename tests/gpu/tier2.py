@@ -48,7 +48,7 @@ def train_with_vllm(
 
 def check_mismatch(report: Report, out: Path, bound: float) -> None:
     """The second rollout was sampled from the updated policy, which is another by far."""
-    from klear.training.result_files import METRICS, read_lines
+    from klear.training.launch.result_files import METRICS, read_lines
 
     first, second = (line["metrics"] for line in read_lines(out / METRICS))
     moved = first["ratio/log_max"] - first["ratio/log_min"]

@@ -52,7 +52,7 @@ def killed_server(report: Report) -> None:
     from own_process import in_a_process
     from vllm_server import VLLMServer
 
-    from klear.training.result_files import PROGRESS
+    from klear.training.launch.result_files import PROGRESS
 
     (base, problems), out = vllm_files(report), report.scratch / "out"
     with VLLMServer(base, report.scratch / "log", SERVER, ON_THE_SECOND) as server:

@@ -32,7 +32,7 @@ from klear.tasks.ablation.results import (
     write_results,
 )
 from klear.tasks.store.store import Store
-from klear.training.result_files import OFF_POLICY, MetricsFile, StepLines
+from klear.training.launch.result_files import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
 

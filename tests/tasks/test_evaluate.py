@@ -32,7 +32,7 @@ from klear.tasks.store.store import Artifact
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
-from klear.training.result_files import StepLines, kept_model, kept_models, read_lines
+from klear.training.launch.result_files import StepLines, kept_model, kept_models, read_lines
 from tests.eval.evaluations_by_hand import STATEMENT, evaluation, math_problem, result
 from tests.tasks.manifests_by_hand import folder_with
 

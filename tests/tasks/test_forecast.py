@@ -23,7 +23,7 @@ from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store.hardware import gpus, split, this_machine
 from klear.tasks.store.store import Artifact, Store
-from klear.training.result_files import METRICS, StepLines
+from klear.training.launch.result_files import METRICS, StepLines
 from tests.tasks.manifests_by_hand import publish
 
 QWEN = 8_190_735_360

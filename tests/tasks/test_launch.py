@@ -24,7 +24,7 @@ from klear.tasks.engine.child import ChildFailed
 from klear.tasks.models import launch
 from klear.training.launch import ranks
 from klear.training.launch.jobs import JOB, BaseJob, GenerateJob, RLJob, SFTJob
-from klear.training.result_files import CHECKPOINTS, STABLE, MetricsFile, read_lines
+from klear.training.launch.result_files import CHECKPOINTS, STABLE, MetricsFile, read_lines
 
 JOB_FILE = Path("/a/folder/job.json")
 SEVERAL = Launch(nodes=2, processes=4, launcher="slurm")

@@ -19,7 +19,7 @@ from klear.tasks.report.report import differing, reason_kind, report, report_pag
 from klear.tasks.report.results import Evaluation, Outputs, change_of, curves_of
 from klear.tasks.report.run_story import PlannedStage, RunStory, StageOutcome
 from klear.tasks.store.store import Artifact
-from klear.training.result_files import METRICS, OFF_POLICY, MetricsFile, StepLines
+from klear.training.launch.result_files import METRICS, OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import scored
 from tests.tasks.manifests_by_hand import folder_with

@@ -22,6 +22,7 @@ from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSe
 from klear.training.base import create_base, small_tokenizer
 from klear.training.callbacks import StableCheckpoints
 from klear.training.launch.jobs import BaseJob
+from klear.training.launch.result_files import STABLE, latest
 from klear.training.models import (
     check_layout,
     load_model,
@@ -31,7 +32,6 @@ from klear.training.models import (
     write_lineage,
 )
 from klear.training.render import ChatFormat
-from klear.training.result_files import STABLE, latest
 from tests.training.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]

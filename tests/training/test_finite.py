@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from klear.configs.settings.training import SFTSettings
-from klear.training import result_files, sft
+from klear.training import sft
 from klear.training.alarms import DIVERGENCE, alarms
 from klear.training.base import create_base
+from klear.training.launch import result_files
 from klear.training.launch.jobs import BaseJob, RLJob, SFTJob
 from klear.training.models import load_model, load_tokenizer, save_model
 from klear.training.rl import train as rl

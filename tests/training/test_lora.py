@@ -16,7 +16,7 @@ from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.training import LoraSettings, RLSettings, SFTSettings, TrainRuntime
 from klear.training import models, sft
 from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.result_files import CHECKPOINTS, SCRATCH, latest
+from klear.training.launch.result_files import CHECKPOINTS, SCRATCH, latest
 from klear.training.rl import train as rl
 from tests.cluster.fixed_answers import LengthJudge
 from tests.training.conftest import by_row, gradients_of

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from klear.configs.settings.loss import GPPO, LOSSES
+from klear.training.launch.result_files import OFF_POLICY, StepLines
 from klear.training.losses import (
     POLICY_LOSSES,
     group_advantages,
@@ -16,7 +17,6 @@ from klear.training.losses import (
     token_weight,
     weighted_nll,
 )
-from klear.training.result_files import OFF_POLICY, StepLines
 from klear.training.rl.off_policy_counts import (
     by_entropy,
     clipped,

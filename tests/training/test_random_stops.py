@@ -17,7 +17,7 @@ import pytest
 from klear.configs.settings.judging import JudgeRuntime, RolloutJudgeSettings
 from klear.eval.records import Problem
 from klear.eval.records.tables import write_table
-from klear.training import result_files
+from klear.training.launch import result_files
 from klear.training.launch.jobs import RLJob, SFTJob
 from tests.training.killed_child import RL, SFT
 from tests.training.test_reward import adding

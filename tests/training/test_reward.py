@@ -12,9 +12,9 @@ from klear.configs.settings.training import RLSettings
 from klear.eval.judge.judge import Judge, split_withheld_tests
 from klear.eval.records import Problem
 from klear.eval.records.tables import write_table
-from klear.training import result_files
 from klear.training.alarms import FORMAT, GAP, LENGTH, alarms
 from klear.training.callbacks import WriteMetrics
+from klear.training.launch import result_files
 from klear.training.launch.jobs import RLJob
 from klear.training.rl import train as rl
 from klear.training.rl.train import JudgeReward

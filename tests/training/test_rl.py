@@ -13,10 +13,10 @@ from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
 from klear.eval.records.tables import read_table
 from klear.training.launch.jobs import RLJob
+from klear.training.launch.result_files import kept_model, kept_models
 from klear.training.models import load_model, load_tokenizer, read_lineage
 from klear.training.packing import rl_schedule
 from klear.training.render import ChatFormat
-from klear.training.result_files import kept_model, kept_models
 from klear.training.rl import train as rl
 from klear.training.rl.config import gppo_config, vllm_arguments
 from klear.training.rl.train import JudgeReward, RolloutRow, components, share_of_judge

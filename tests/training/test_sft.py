@@ -12,8 +12,9 @@ from torch import nn
 from klear.configs.settings.training import SFTSettings, TrainRuntime
 from klear.eval.records import Example
 from klear.eval.records.tables import count_rows, read_table, write_table
-from klear.training import result_files, sft
+from klear.training import sft
 from klear.training.alarms import DIVERGENCE
+from klear.training.launch import result_files
 from klear.training.launch.jobs import SFTJob
 from klear.training.models import load_model, load_tokenizer
 from klear.training.render import ChatFormat

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from klear.training import result_files
+from klear.training.launch import result_files
 from tests.training import killed_child
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from klear.configs.settings.topology import Launch
 from klear.tasks.engine.child import run_child, start_supervised
 from klear.tasks.models.launch import command_of
-from klear.training import result_files
+from klear.training.launch import result_files
 from klear.training.launch.jobs import SFTJob
 from tests.training.killed_child import SFT
 

@@ -22,7 +22,7 @@ import orjson
 from ...configs.settings.engines import EngineSettings, Sampling
 from ...eval.records import Sample
 from ..launch.jobs import GenerateJob
-from ..result_files import SCRATCH, MetricsFile, ProgressFile
+from ..launch.result_files import SCRATCH, MetricsFile, ProgressFile
 from .interface import Engine, EngineError, Key, Request
 
 SECONDS_PER_POINT = 2.0

@@ -1,1 +1,1 @@
-"""The processes of a training stage."""
+"""The processes of a training stage: what each is asked, its rank, and the files it writes."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..result_files import LOGS
+from .result_files import LOGS
 
 PR_SET_PDEATHSIG = 1
 POLL_S = 0.2

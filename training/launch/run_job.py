@@ -14,9 +14,9 @@ from pathlib import Path
 from dotenv import load_dotenv
 
 from ...configs.files import replace_text
-from ..result_files import RESULT
 from .jobs import JOB, GenerateJob, Job, RLJob, SFTJob
 from .ranks import join_run, processes_here, rank, world_size
+from .result_files import RESULT
 
 WORK = {
     "base": "klear.training.base:create_base",

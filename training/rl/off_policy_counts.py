@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..result_files import OFF_POLICY, StepLines, read_lines
+from ..launch.result_files import OFF_POLICY, StepLines, read_lines
 
 ENTROPY_EDGES = (0.01, 0.1, 0.5, 1.0, 2.0)
 """Between the bins, in nats: most tokens of a trained model have next to none."""

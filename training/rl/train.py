@@ -22,10 +22,11 @@ from ...eval.judge.judge import Judge, split_withheld_tests
 from ...eval.ray_cluster import on_cluster_wait
 from ...eval.records import Problem, Record, Score, Verdict
 from ...eval.records.tables import read_table, write_table
-from .. import models, result_files
+from .. import models
 from ..callbacks import StableCheckpoints, flush, resume_step, train
 from ..engines.local_model import positions_of
 from ..engines.sampler import sample
+from ..launch import result_files
 from ..launch.jobs import RLJob
 from ..launch.ranks import processes_here, world_size
 from ..packing import rl_schedule

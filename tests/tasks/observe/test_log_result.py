@@ -24,7 +24,7 @@ from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.observe.log_result import _Result, log_complete
 from klear.tasks.observe.run_tracker import Tracker
 from klear.tasks.store.store import Artifact, Store
-from klear.training.result_files import METRICS
+from klear.training.launch.result_files import METRICS
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 PROBLEMS = [

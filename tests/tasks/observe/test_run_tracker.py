@@ -22,7 +22,7 @@ from klear.tasks.observe import run_tracker
 from klear.tasks.observe.mlflow_client import Mlflow
 from klear.tasks.observe.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
 from klear.tasks.store.store import Artifact, Store
-from klear.training.result_files import METRICS, SHOWN
+from klear.training.launch.result_files import METRICS, SHOWN
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..configs.files import replace_text
+from ...configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
 CHAT_FILE = "chat_format.json"
