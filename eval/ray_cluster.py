@@ -14,13 +14,13 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ..configs.files import PACKAGE
+from .progress import report
 from .sandbox import MachineUnfit
 
 _CODE = (
@@ -36,11 +36,6 @@ BUSY = "waiting for a free CPU of the Ray cluster"
 POLL_S = 2.0
 PARTIAL = ".partial"  # ends the names of folders of parts that are under way
 _ATTEMPTS = 4
-on_cluster_wait: ContextVar[Callable[[str], None]] = ContextVar("on_cluster_wait")
-"""Called every few seconds by whoever waits for a cluster without a free CPU: others may hold all
-CPUs for days, and whoever waits for one has not stalled."""
-
-
 _JOINING = threading.Lock()
 
 
@@ -73,13 +68,14 @@ class LostWork(RuntimeError):
 
 def answer_of(ray: Any, call: Any, pending: set[Any], idle: Callable[[], bool]) -> Any:
     """What a task returns, or raises; then it is no longer `pending`: cancelled as it completes, it
-    aborts us. Calls `on_cluster_wait` while no CPU is free and nothing of ours runs (`idle`)."""
+    aborts us. Reports `BUSY` while no CPU is free and nothing of ours runs (`idle`): others may
+    hold all CPUs for days, and whoever waits for one has not stalled."""
     while not ray.wait([call], timeout=POLL_S)[0]:
-        tell, free = on_cluster_wait.get(None), 1.0
+        free = 1.0
         with suppress(Exception):  # a cluster that cannot say is no reason
             free = ray.available_resources().get("CPU", 0)
-        if tell and free < 1 and idle():
-            tell(BUSY)
+        if free < 1 and idle():
+            report(0, 0, BUSY)
     pending.discard(call)
     try:
         return ray.get(call)

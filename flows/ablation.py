@@ -19,10 +19,11 @@ from ..configs.ablation import Ablation, ablations, load_ablation
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.ablation.ablate import AblateSettings, ablate
-from ..tasks.engine.progress import Plain, chosen_display
-from ..tasks.engine.run import Run, run_context
+from ..tasks.engine.run import Run
 from ..tasks.engine.scheduler import Node, run_graph
-from ..tasks.observe.prefect_states import ends_cancelled
+from ..tasks.observe.prefect import interrupts_as_cancelled
+from ..tasks.observe.run_context import TrackedRun, run_context
+from ..tasks.observe.terminal import LogDisplay, chosen_display
 from ..tasks.report.run_story import PlannedStage
 from ..tasks.store.store import Artifact, Store
 from ..training.sizing import Fit, refuse
@@ -43,7 +44,7 @@ RUNS = "runs"  # how the display calls the cells that are computed beside each o
 
 
 @flow(name="klear-ablation", flow_run_name="{name} · {profile}")
-@ends_cancelled
+@interrupts_as_cancelled
 def ablation(
     name: AblationName,
     profile: ProfileName = "tiny",
@@ -102,7 +103,9 @@ def compute_cell(spec: Ablation, arm: str, seed: int, settings: Pipeline, parent
     return made[target], made[spec.scored]
 
 
-def compute_beside(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int) -> list[Made]:
+def compute_beside(
+    spec: Ablation, matrix: list[Cell], run: TrackedRun, concurrent: int
+) -> list[Made]:
     """What every cell makes, in order, `concurrent` cells at a time.
 
     Cells of one seed wait for each other where they share a stage, so those of one arm go together.
@@ -114,7 +117,7 @@ def compute_beside(spec: Ablation, matrix: list[Cell], run: Run, concurrent: int
     ended = count(1)
 
     def work(arm: str, seed: int, settings: Pipeline) -> Made:
-        chosen_display.set(Plain())  # the terminal has one line for all of them
+        chosen_display.set(LogDisplay())  # the terminal has one line for all of them
         try:
             made = compute_cell(spec, arm, seed, settings, run.run_id)
         except Exception as error:

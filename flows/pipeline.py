@@ -4,22 +4,19 @@ them.
 """
 
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import httpx
 from coolname.data import config as names  # which Prefect has its words from
-from prefect import get_run_logger
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
-from prefect.runtime import flow_run
 
 from ..configs.loading import differences
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
-from ..tasks.engine.run import Run, RunSpec, run_context
-from ..tasks.observe.log_result import log_complete
-from ..tasks.observe.run_tracker import tags_of
+from ..tasks.engine.events import Planned
+from ..tasks.observe.prefect import show_link, show_markdown, show_table, this_flow_run
+from ..tasks.observe.registry import log_complete
+from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
+from ..tasks.observe.tracker import tags_of
 from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
 from ..tasks.store.lineage import CompleteRun, note_complete
@@ -28,7 +25,6 @@ from .plan import Plan, plan, rows, summary
 from .stages import run_stages
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
-PAUSE_S, PATIENCE_S = 3.0, 300.0  # between tries to make an artifact; in all
 _GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
 _GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
 # By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
@@ -37,7 +33,7 @@ _BY_SERVER = {word for part in names.values() for word in part.get("words", ())}
 
 def typed_name() -> str:
     """What somebody called this run in its form; '' where Prefect made up a name."""
-    name = str(flow_run.name or "")
+    name = this_flow_run().name
     by_server = "-" in name and _BY_SERVER.issuperset(name.split("-"))
     return "" if by_server or re.fullmatch(rf"({_GREEK})\d*(-[a-z]+)+", name) else name
 
@@ -46,8 +42,9 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
     """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
     asked = {"force": frozenset(force), "verify": verify}
     with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
-        publish_plan(plan(settings, run, until), run)
-        if any(stage.action != "reuse" for stage in run.planned):
+        stages = plan(settings, run, until)
+        publish_plan(stages, run)
+        if any(stage.action != "reuse" for stage in stages):
             run.tracker.put("its charts", lambda s: s.tag(run.run_id, tags_of("computing")))
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
         made = run_stages(settings, until)
@@ -58,7 +55,8 @@ def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: b
         run.tracker.log(run.run_id, accuracy_by_stage(made), at)
         log_complete(run.tracker, run.run_id, made)
         publish_report(report, {}, run)
-        ids = {"flow_run": str(flow_run.id), "mlflow_run": run.run_id, "name": str(flow_run.name)}
+        flow_run = this_flow_run()
+        ids = {"flow_run": flow_run.id, "mlflow_run": run.run_id, "name": flow_run.name}
         ids |= {"profile": settings.profile, "report": report.key}
         note_complete(run.store, CompleteRun(seed=settings.seed, **ids))
         return str(report.folder)
@@ -75,21 +73,18 @@ def accuracy_by_stage(made: Mapping[str, Artifact]) -> dict[str, dict[int, float
     return curves
 
 
-def publish_plan(stages: Plan, run: Run, head: str = "") -> None:
+def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:
     """The first artifacts of a run, below a `head`: where it is in MLflow, and what it will do."""
-    run.planned[:] = stages
+    run.tell(Planned(stages))
     run.display.links = links = run.story().links
     if address := links["MLflow"]:
         run.display.logger().info("this run in MLflow: %s", address)
-        about = "This run in MLflow: curves, data, checkpoints, scores"
-        link = {"link": address, "link_text": "This run in MLflow"}
-        _show(create_link_artifact, key="klear-mlflow", description=about, **link)
-    about = f"{head}\n\n{summary(stages)}".lstrip()
-    _show(create_table_artifact, key="klear-plan", table=rows(stages), description=about)
+        show_link("klear-mlflow", address, "This run in MLflow")
+    show_table("klear-plan", rows(stages), f"{head}\n\n{summary(stages)}".lstrip())
     run.tracker.note(run.run_id, summary_text(run.story(), "", links))
 
 
-def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> None:
+def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun) -> None:
     """Show a report on the flow run in Prefect, on the parent run in MLflow and where the run was
     started.
 
@@ -109,25 +104,7 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: Run) -> No
     for name in ("report.html", "report.md"):
         file = str(page.file(name))
         run.tracker.put(name, lambda server, file=file: server.log_artifact(run.run_id, file))
-    publish_markdown("klear-report", with_inline_plots(text, page.folder))
-
-
-def publish_markdown(key: str, text: str) -> None:
-    """Text on the page of a run in Prefect."""
-    _show(create_markdown_artifact, key=key, markdown=text)
-
-
-def _show(create: Callable[..., Any], **about: Any) -> None:
-    """Make an artifact, and try again while no server answers. A page is not worth a run: after
-    `PATIENCE_S`, or when the server refuses it, the log says so."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return create(**about)
-        except httpx.HTTPError as error:
-            if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
-                return get_run_logger().warning("%s is not shown: %s", about["key"], error)
-        time.sleep(PAUSE_S)
+    show_markdown("klear-report", with_inline_plots(text, page.folder))
 
 
 def run_spec(

@@ -14,11 +14,11 @@ from rich.text import Text
 from ..configs.settings.pipeline import Pipeline
 from ..configs.settings.topology import Assumptions, Topology
 from ..tasks.data.sources import GOLDS
-from ..tasks.engine.progress import number
 from ..tasks.engine.run import Run
 from ..tasks.planning.plan import ASSUMED as RESTS
 from ..tasks.planning.plan import ROWS, Planner
 from ..tasks.planning.work import SAVED
+from ..tasks.report.figures import number
 from ..tasks.report.page import render
 from ..tasks.report.run_story import PlannedStage, duration, size
 from ..tasks.store.store import Artifact

@@ -5,12 +5,8 @@ stage asks for one, and an ablation takes those that its score needs.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
-
-from prefect.flow_runs import pause_flow_run
-from prefect.input import RunInput
-from pydantic import Field
 
 from ..configs.settings.base import Settings, layered
 from ..configs.settings.data import SampleSettings
@@ -18,7 +14,7 @@ from ..configs.settings.evaluation import ReportSettings
 from ..configs.settings.pipeline import STAGES, Pipeline
 from ..configs.settings.training import with_launch
 from ..tasks.answers.difficulty import difficulty
-from ..tasks.answers.distill import NeedsApproval, distill
+from ..tasks.answers.distill import distill
 from ..tasks.answers.filter_rl import filter_rl
 from ..tasks.answers.judge import judge
 from ..tasks.answers.select import select
@@ -30,21 +26,11 @@ from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.engine.stage import Stage
 from ..tasks.models.evaluate import evaluate
 from ..tasks.models.train import base, rl, sft
-from ..tasks.observe.prefect_states import is_worker_run, settle_approval
 from ..tasks.report.report import report
 from ..tasks.store.store import Artifact
 from ..training.sizing import refuse
 
-WEEK_S = 7 * 24 * 3600
-POLL_S = 5
 S = TypeVar("S", bound=Settings)
-
-
-class Approval(RunInput):
-    """The form under "Resume"."""
-
-    spend_it: bool = Field(default=False, description="Off: the run fails here")
-    cost_that_may_be_spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,21 +42,8 @@ class Call:
     settings: Settings
 
     def compute(self, *inputs: Artifact) -> Artifact:
-        """The result, reused or computed. A stage that costs money asks first, where somebody can
-        answer; raises NeedsApproval where nobody can, or the answer is no."""
-        try:
-            return self.stage(*inputs, settings=self.settings)
-        except NeedsApproval as error:
-            if not is_worker_run():
-                raise
-            asked = f"**{self.stage.name}**: {error}"
-            form = Approval.with_initial_data(asked, cost_that_may_be_spent=float(error.wanted))
-            answer = pause_flow_run(wait_for_input=form, timeout=WEEK_S, poll_interval=POLL_S)
-            settle_approval(error, answer.spend_it)  # on the stage's task run
-            if not answer.spend_it:
-                raise
-            settings = approved(self.settings, answer.cost_that_may_be_spent)
-        return replace(self, settings=settings).compute(*inputs)
+        """The result, reused or computed."""
+        return self.stage(*inputs, settings=self.settings)
 
 
 def calls(s: Pipeline) -> dict[str, Call]:

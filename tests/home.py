@@ -20,7 +20,7 @@ from processes import eventually, free_ports
 from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import STAGES
 from klear.flows.servers.servers import alive
-from klear.tasks.observe.run_tracker import STEP_METRIC
+from klear.tasks.observe.stage_run import STEP_METRIC
 from klear.training.launch.result_files import STABLE
 
 KLEAR = [sys.executable, "-m", "klear.flows.cli.main"]

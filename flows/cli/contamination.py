@@ -61,14 +61,16 @@ def contamination(
     from ...tasks.data.near_misses import near_misses
     from ...tasks.data.overlaps import PAGE, count_by_source
     from ...tasks.engine.run import Run, active
+    from ...tasks.observe.pages import Cards
+    from ...tasks.observe.terminal import Terminal
     from ...tasks.store.shared import open_store
     from ...training.engines.interface import EngineError
-    from .run import Terminal
 
     missed = None
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
     try:
-        with display.bars, active(Run(store=open_store(load_machine()), display=display)):
+        store = open_store(load_machine())
+        with display.bars, active(Run(store=store, observers=(Cards(store), display))):
             problems = collect(settings=to_read)
             benchmarks = collect.named("benchmarks")(settings=to_protect)
             found = decontaminate(problems, benchmarks, settings=settings)

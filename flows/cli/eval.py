@@ -77,9 +77,10 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
 
     from ...tasks.engine.run import Run, active
     from ...tasks.models import eval_model
+    from ...tasks.observe.pages import Cards
+    from ...tasks.observe.terminal import Terminal
     from ...tasks.report.results import read_results
     from ...tasks.store.shared import open_store
-    from .run import Terminal
 
     named = eval_model.identified(evaluation)
     if named.evaluate.protocols != evaluation.evaluate.protocols:
@@ -89,7 +90,8 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
     sources = [files.get(name) or Source(use=name) for name in names]
     display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
     again = frozenset({eval_model.eval_model.name} if force else ())
-    run = Run(store=open_store(load_machine()), display=display, force=again)
+    store = open_store(load_machine())
+    run = Run(store=store, observers=(Cards(store), display), force=again)
     with display.bars, active(run):
         settings = map(eval_model.settings_to_collect, sources)
         collected = [eval_model.benchmark(settings=each) for each in settings]
@@ -97,9 +99,10 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
         print("\n".join(read), file=sys.stderr, end="\n" if read else "")
         found = eval_model.eval_model(*collected, settings=evaluation)
     print(eval_model.results_text(read_results(found.folder), found.metrics, read))
-    if run.happened[found.stage].action == "reused":
-        made = run.store.manifest(found).created[:16].replace("T", " ")
-        print(f"cached: asked and scored on {made} UTC; --force asks again")
+    manifest = store.manifest(found)
+    if manifest.pipeline_run != run.run_id:
+        moment = manifest.created[:16].replace("T", " ")
+        print(f"cached: asked and scored on {moment} UTC; --force asks again")
     print(f"results: {found.folder / 'results.json'}")
     return 0
 

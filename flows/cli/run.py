@@ -4,35 +4,25 @@ import gc
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import psutil
 from cyclopts import Parameter
 from cyclopts.validators import Number
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
-from rich.table import Column
 
 from ...configs.loading import load_profile, run_name
 from ...configs.machine import load_machine
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.pipeline import Pipeline, StageName
-from ...tasks.engine.progress import Outcome, Plain, chosen_display, figure_of
 from ...tasks.report.run_story import duration
 from ..servers.servers import ServersError, why_down
 
-_MARK = {
-    "computed": "[green]✓[/]",
-    "cached": "[cyan]=[/]",
-    "failed": "[red]✗[/]",
-    "interrupted": "[yellow]…[/]",
-}
 SUSPENDED = "suspended in the Prefect UI; after Resume a worker goes on"
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 
@@ -162,77 +152,6 @@ def prepare_run() -> None:
     gc.enable()
 
 
-class Terminal(Plain):
-    """Prints a line when a stage ends, one for all reused, a live bar for each that computes."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.console, self.counts = console, Counter[str]()
-        room = max(16, console.width - 27)  # beside the other columns, which keep their width
-        self.bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:16}"),
-            BarColumn(bar_width=6),
-            TextColumn("{task.fields[note]}", table_column=Column(width=room, no_wrap=True)),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._running, self._reused = dict[str, TaskID](), list[str]()
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        self._token = chosen_display.set(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        chosen_display.reset(self._token)
-        self.bars.stop()
-        self._tell_reused()
-
-    def started(self, stage: str, why: str) -> None:
-        super().started(stage, why)
-        self._tell_reused()
-        if not self.console.is_terminal or why not in ("new", "forced"):
-            self.console.print(f"  {stage:16} [dim]{escape(why)}[/]")
-        if stage in self._running:  # it waited for another run, and now computes
-            self.bars.remove_task(self._running[stage])
-        self._running[stage] = self.bars.add_task(stage, total=None, note=escape(why))
-
-    def progress(self, stage: str, done: float, total: float, note: str) -> str:
-        said = super().progress(stage, done, total, note)
-        if stage in self._running:
-            about = {"completed": done, "total": total or None, "note": escape(said)}
-            self.bars.update(self._running[stage], **about)
-        return said
-
-    def tell(self, stage: str, said: str) -> None:
-        super().tell(stage, said)
-        if not self.console.is_terminal:
-            self.console.print(f"  {stage:16} [dim]{escape(said)}[/]")
-
-    def finished(
-        self, stage: str, outcome: Outcome, seconds: float, metrics: Mapping[str, float]
-    ) -> None:
-        super().finished(stage, outcome, seconds, metrics)
-        if stage in self._running:
-            self.bars.remove_task(self._running.pop(stage))
-        self.counts[outcome] += 1
-        if outcome == "cached":
-            self._reused.append(stage)
-            return
-        figure = escape(figure_of(stage, metrics))
-        self.console.print(f"{_MARK[outcome]} {stage:16} [dim]{duration(seconds):>11}[/]  {figure}")
-
-    def _tell_reused(self) -> None:
-        """A log also names them."""
-        if self._reused:
-            names = "" if self.console.is_terminal else f": {', '.join(self._reused)}"
-            count = f"{len(self._reused)} stage{'s' * (len(self._reused) > 1)}"
-            self.console.print(f"{_MARK['cached']} {count} cached{names}")
-            self._reused.clear()
-
-
 def links_text(links: Mapping[str, str]) -> str:
     return "".join(f"  {name:8} {address}\n" for name, address in links.items() if address)
 
@@ -247,15 +166,18 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
     # Not wrapped: a path in two lines cannot be copied.
     console = Console(highlight=False, soft_wrap=True)
     console.print(title, style="bold")
+    from ...tasks.observe.terminal import Terminal
+
     display = Terminal(console)
     try:
-        # Prefect's own heartbeat has a run wait for a second at its end; see `heeding_the_ui`.
+        # Prefect's own heartbeat has a run wait for a second at its end; see
+        # `watch_cancel_requests`.
         with display, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
             where = flow()
     except BaseException as error:
         from prefect.exceptions import CancelledRun, Pause
 
-        from ...tasks.observe.prefect_states import CTRL_C
+        from ...tasks.observe.prefect import CTRL_C
 
         said = str(error) or type(error).__name__
         if isinstance(error, Pause):

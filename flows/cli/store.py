@@ -5,16 +5,25 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
+import yaml
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from ...configs.machine import Machine, load_machine
 from ...configs.settings.explain import nearest
 from ...configs.settings.pipeline import STAGES
-from ...tasks.engine.progress import number
+from ...tasks.report.figures import number
 from ...tasks.report.run_story import duration, size
-from ...tasks.store.care import damaged, remove, waste
-from ...tasks.store.lineage import AVERAGE, EVALUATION, ancestors, find_named, results, scores_of
+from ...tasks.store.gc import damaged, find_garbage, remove
+from ...tasks.store.lineage import (
+    AVERAGE,
+    EVALUATION,
+    ancestors,
+    find_by_prefix,
+    find_named,
+    results,
+    scores_of,
+)
 from ...tasks.store.shared import SharedStore, open_store
 from ...tasks.store.store import Manifest, Store
 from ..servers.servers import ServersError, alive, post, refusal
@@ -85,6 +94,21 @@ def ls() -> None:
 
 
 @store.command
+def show(name: str, /) -> int:
+    """What made a result, and why it was computed.
+
+    Args:
+        name: stage/key; the key may be cut.
+    """
+    here = open_store(load_machine())
+    stage, _, digits = name.partition("/")
+    result = find_by_prefix(here, stage, digits)
+    facts = result.model_dump(mode="json", exclude={"files", "format"})
+    print(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), end="")
+    return 0
+
+
+@store.command
 def verify() -> int:
     """Read every file and compare its digest. Exit code 1 when something is damaged."""
     here = open_store(load_machine())
@@ -109,7 +133,7 @@ def gc(
         yes: Remove, instead of listing only.
     """
     here = Store(load_machine().store)
-    found, why = waste(here, days)
+    found, why = find_garbage(here, days)
     if why:
         print(why)
     freed = 0

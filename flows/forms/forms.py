@@ -30,14 +30,20 @@ from ...configs.settings.base import first_few, flat, key_of, read_catalogue, sh
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.loss import LOSSES
 from ...configs.settings.pipeline import Pipeline, StageName
-from ...tasks.engine.progress import number
-from ...tasks.engine.run import run_context
-from ...tasks.observe.prefect_states import ends_cancelled
+from ...tasks.observe.prefect import interrupts_as_cancelled, show_markdown
+from ...tasks.observe.run_context import run_context
+from ...tasks.report.figures import number
 from ...tasks.report.page import literal, with_inline_plots
-from ...tasks.store.lineage import LATEST, as_of, begins, family, mixtures
+from ...tasks.store.lineage import (
+    LATEST,
+    ancestry,
+    find_by_prefix,
+    provenance_conflicts,
+    resolve_run,
+)
 from ...tasks.store.shared import open_store
 from ...tasks.store.store import Artifact, Manifest, Store
-from ..pipeline import publish_markdown, publish_plan, run_pipeline, run_spec, typed_name
+from ..pipeline import publish_plan, run_pipeline, run_spec, typed_name
 from ..plan import plan
 from ..stages import calls, compute_one
 
@@ -158,7 +164,7 @@ def _flow(
     """One that a worker finds under its name in this module."""
     run.__name__ = run.__qualname__ = name
     run.__module__, run.__doc__ = __name__, about
-    return Flow(ends_cancelled(run), name="klear", flow_run_name=called)
+    return Flow(interrupts_as_cancelled(run), name="klear", flow_run_name=called)
 
 
 @cache
@@ -227,7 +233,7 @@ def idle_lines(profile: str, stage: str, changes: str, seed: int) -> list[str]:
 
 
 @flow(name="klear", flow_run_name=_name)
-@ends_cancelled
+@interrupts_as_cancelled
 def stage(
     profile: ProfileName = "tiny",
     stage: StageName = "report",
@@ -260,7 +266,7 @@ def stage(
     if idle := idle_lines(offered()[profile], stage, changes, seed):
         fix = "run the stage that it changes, and name its result in other_inputs"
         raise ConfigError(f"changes: {line} changes nothing in {stage}; {fix}" for line in idle)
-    strangers = mixtures(store, [*taken.values()])
+    strangers = provenance_conflicts(store, [*taken.values()])
     if strangers and not mixed:
         said = "; ".join(strangers)
         raise ConfigError([f"inputs: of different runs: {said}. Tick mixed if that is meant"])
@@ -268,8 +274,8 @@ def stage(
     said = {"stage": stage, "inputs": keys, "settings": call.settings.model_dump(mode="json")}
     meaning = json.dumps([stage, key_of(call.settings), seed, [m.digest for m in taken.values()]])
     asked = {"resolved": {**said, "seed": seed}, "force": frozenset({stage} if force else ())}
+    asked |= {"mixed": tuple(strangers)}
     with run_context(run_spec(whole, "stage", meaning, **asked)) as run:
-        run.mixed[:] = strangers
         made = {name: usable(run.store, m) for name, m in taken.items()}
         banner = "\n".join(f"> **Mixed**: {line}\n" for line in strangers)
         of = f"`{stage}` of {', '.join(f'`{key}`' for key in keys.values())}" if keys else ""
@@ -277,7 +283,7 @@ def stage(
         result = compute_one(call, *made.values())
         run.store.fetch(result)
         run.tracker.log(run.run_id, result.metrics)
-        publish_markdown("klear-result", f"{banner}\n{_summary(result)}\n\n{of}")
+        show_markdown("klear-result", f"{banner}\n{_summary(result)}\n\n{of}")
         return str(result.folder)
 
 
@@ -305,11 +311,11 @@ def chosen(
     """The results that a stage takes, by stage: those of the run that `which` means, but for the
     lines `stage=key` of `others`. Raises ConfigError with what there is."""
     pairs = (line.partition("=") for line in others.split())
-    found = {stage: begins(store, stage, digits) for stage, _, digits in pairs}
+    found = {stage: find_by_prefix(store, stage, digits) for stage, _, digits in pairs}
     if unknown := [*(found.keys() - {*needed})]:
         raise ConfigError([f"inputs: {unknown[0]} is not taken; the stage takes {needed}"])
     if missing := [name for name in needed if name not in found]:
-        run = family(store, as_of(store, which, settings.profile, settings.seed))
+        run = ancestry(store, resolve_run(store, which, settings.profile, settings.seed))
         if lost := [name for name in missing if name not in run]:
             raise ConfigError([f"{which} has no {', '.join(lost)}, only {', '.join(run)}"])
         found |= {name: run[name] for name in missing}

@@ -16,8 +16,8 @@ from ...configs.settings.evaluation import LEARNING_CURVE
 from ...eval.records import Record
 from ...training.launch.result_files import METRICS, kept_models
 from ...training.rl.off_policy_counts import Table, by_entropy, clipped, read_off_policy, summed
-from ..engine.progress import title_of
 from ..engine.stage import Metrics, stage
+from ..report.figures import title_of
 from ..report.page import Figure, Page, render
 from ..report.plots import Series, curve_plot
 from ..report.results import ACCURACY, answers_of, curves_of, means_of, read_results

@@ -17,6 +17,7 @@ import orjson
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import EngineSettings
 from ...eval.benchmarks.grades import Grade
+from ...eval.progress import report
 from ...eval.records import Problem, Rejected, Sample, Trace
 from ...eval.records.row_files import find_files
 from ...eval.records.tables import TableWriter, read_table, write_table
@@ -34,9 +35,7 @@ from ...training.launch.jobs import GenerateJob
 from ...training.launch.result_files import KEPT, REJECTED, SAMPLES
 from ..data.sources import TRACES
 from ..engine.child import ChildFailed, run_child
-from ..engine.progress import report
 from ..engine.stage import Metrics, stage
-from ..observe.prefect_states import ApprovalRequired
 from ..store.store import SCRATCH, Artifact
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
@@ -90,13 +89,12 @@ def api_key(engine: EngineSettings) -> str | None:
     Raises ValueError that names the block when it does not exist."""
     if engine.kind != "openai" or not engine.api_key_block:
         return None
-    from prefect.blocks.system import Secret  # seconds, and most runs need no block
+    from ..observe.prefect import read_secret  # seconds, and most runs need no block
 
-    block = Secret.load(engine.api_key_block, _sync=True)  # type: ignore[call-arg]
-    return str(block.get())  # type: ignore[union-attr]
+    return read_secret(engine.api_key_block)
 
 
-class NeedsApproval(ApprovalRequired):
+class NeedsApproval(RuntimeError):
     """The stage costs more than may be spent without asking. Every answer so far is kept."""
 
     def __init__(self, what: str, allowed: float, wanted: float) -> None:
@@ -104,8 +102,8 @@ class NeedsApproval(ApprovalRequired):
         """A whole amount that lets the stage go on."""
         super().__init__(
             f"{what}, and {allowed:,.2f} may be spent without approval. To approve it: the same "
-            f"command with --approve-cost {self.wanted}, or engine.runtime.approved_cost="
-            f"{self.wanted} in the settings of the stage; answers so far are kept"
+            f"command with --approve-cost {self.wanted}, or in a form's changes the line "
+            f"STAGE.engine.runtime.approved_cost={self.wanted}; answers so far are kept"
         )
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from ...configs.settings.judging import GRADER_VERSION, JudgeSettings
 from ...eval.judge.ends import by_its_end, judged_text
+from ...eval.progress import report
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.records.tables import Lookup, TableWriter, column, read_table
 from ...training.launch.result_files import KEPT, SAMPLES, SCORES
-from ..engine.progress import report
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.settings.data import FilterTestsSettings
+from ...eval.progress import report
 from ...eval.records import NO_GOLD, CallCase, Problem, Rejected, TestSuite
 from ...eval.records.tables import TableWriter, count_rows, read_table
-from ..engine.progress import report
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from numba import types
 
 from ...configs.settings.data import DedupSettings
+from ...eval.progress import report
 from ...eval.records import normalise_prompt
-from ..engine.progress import report
 from .split_rows import TablePart
 from .text_columns import BYTES, PLACES, SPACE, buffers, compiled
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ...configs.files import replace_text
 from ...configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from ...eval.answers import writable
+from ...eval.progress import report
 from ...eval.records import Problem, PublishedRate, Record, Rejected, Trace, problem_id
 from ...eval.records.row_files import Cut, Row, cuts, find_files, read_rows
 from ...eval.records.tables import TableWriter
@@ -24,7 +25,6 @@ from ...eval.rows.fields import BadField, field_of, text_of
 from ...eval.rows.golds import chance_of_guessing, unjudgeable
 from ...eval.rows.reading import numbered, read_row
 from ...eval.rows.to_problem import Tables, pass_rate_of, prompt_of, traces_of
-from ..engine.progress import report
 from .generated import generated_problems
 
 ROWS_PER_REPORT = 500

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...eval.progress import report
 from ...eval.records import Problem, Rejected
 from ...eval.records.tables import ArrowWriter, TableWriter, to_records
-from ..engine.progress import report
 
 END = sys.maxsize, ""
 """After the last of the rows that go."""

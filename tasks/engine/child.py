@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from ...configs.files import PACKAGE, locked, replace_text
 from ...configs.machine import load_machine
+from ...eval.progress import report
 from ...training.launch.result_files import LOGS, PROGRESS, RESULT, SCRATCH
-from .progress import report
 from .scheduler import log_tail
 from .supervise import supervised
 

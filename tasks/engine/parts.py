@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from ...configs.machine import load_machine
+from ...eval.progress import report
 from ...eval.ray_cluster import PARTIAL, parts_over_ray
-from .progress import report
 
 PRELOADED = (
     *("numba", "numba.np.arraymath", "scipy.linalg"),

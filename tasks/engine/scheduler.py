@@ -50,7 +50,7 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     so that no work is lost, then the error is raised. An interrupt of this thread (Cancel, Ctrl-C)
     interrupts what is under way, and is raised after `GRACE_S` at most.
     """
-    made: dict[str, T] = {}
+    results: dict[str, T] = {}
     left = dict(graph)
     running: dict[Future[T], tuple[str, threading.Thread]] = {}
     errors: list[BaseException] = []
@@ -58,14 +58,14 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
     def may_start(node: Node[T]) -> bool:
         taken = node.every_core and any(graph[name].every_core for name, _ in running.values())
         free = len(running) < (at_once or cores()) and not taken
-        return free and all(need in made for need in node.needs)
+        return free and all(need in results for need in node.needs)
 
     def start(name: str, node: Node[T]) -> None:
         future: Future[T] = Future()
 
         def work() -> None:
             try:
-                future.set_result(node.work(*(made[n] for n in node.needs)))
+                future.set_result(node.work(*(results[n] for n in node.needs)))
             except BaseException as error:
                 future.set_exception(error)
 
@@ -81,7 +81,7 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
             if error := future.exception():
                 errors.append(error)
             else:
-                made[name] = future.result()
+                results[name] = future.result()
 
     try:
         while running or (left and not errors):
@@ -105,7 +105,7 @@ def run_graph(graph: Mapping[str, Node[T]], at_once: int = 0) -> dict[str, T]:
         raise
     if errors:
         raise errors[0]
-    return {name: made[name] for name in graph}
+    return {name: results[name] for name in graph}
 
 
 def interrupt(thread: threading.Thread) -> None:

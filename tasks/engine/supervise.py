@@ -69,20 +69,20 @@ def _reap(command: int = 0) -> int | None:
 
 def main(argv: Sequence[str]) -> int:
     parent, grace_s, command = int(argv[0]), float(argv[1]), list(argv[3:])
-    asked: list[int] = []
+    signals: list[int] = []
     for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(sign, lambda number, _: asked.append(number))
+        signal.signal(sign, lambda number, _: signals.append(number))
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     die_with_supervisor = partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     child = subprocess.Popen(command, start_new_session=True, preexec_fn=die_with_supervisor)
     code: int | None = None
-    while code is None and not asked and os.getppid() == parent:
+    while code is None and not signals and os.getppid() == parent:
         time.sleep(POLL_S)
         code = _reap(child.pid)
     if code is None:
         _end_tree(grace_s)
-        return 128 + (asked[0] if asked else signal.SIGTERM)
+        return 128 + (signals[0] if signals else signal.SIGTERM)
     _end_tree(0.0)  # what the command left behind
     return 128 - code if code < 0 else code
 

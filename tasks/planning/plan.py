@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from ...configs.settings.base import MOST_SHOWN, Settings, first_few, flat, meaning, short
+from ...configs.settings.base import MOST_SHOWN, Settings, first_few, flat
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import MOST_REQUESTS, EngineRuntime
 from ...configs.settings.topology import Topology
@@ -24,15 +24,15 @@ from ...training.engines.generate import cost_of, is_local
 from ...training.launch.result_files import PROGRESS
 from ...training.sizing import facts_of_base, facts_of_model
 from ..data.sources import GOLDS
+from ..engine.cache import FORCED
 from ..engine.run import Run
 from ..engine.stage import Stage
+from ..engine.why import NEVER, UNKNOWN, nearest, reason
 from ..report.run_story import PlannedStage
 from ..store.hardware import cores, gpus, split, this_machine
 from ..store.store import Artifact
 from .work import Known, PastResult, StoreHistory, Work, kind_of
 
-UNKNOWN = ""
-"""The digest of a result that is not there yet."""
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
 """Of a data stage on one core, where a store has measured none."""
@@ -76,49 +76,23 @@ class Planner:
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)
         if found:
-            line = replace(line, why="forced")
+            line = replace(line, why=FORCED)
         elif key and work.exists():
             line = _resumed(line, work, why or "was interrupted")
         else:
-            different = self._nearest(stage, inputs, settings)
+            earlier = (past.manifest for past in self._earlier.of(name))
+            closest = nearest(earlier, stage.task(inputs, settings, self._run))
+            differing = closest[1] if closest else []
             if unknown:
                 why = f"after {', '.join(first_few(unknown))}"
-                if different and len(different) <= MOST_SHOWN:  # more: another profile's
-                    why = "; ".join([why, *different])
-            elif not why and different is not None:
-                why = "; ".join(first_few(different)) or "a file that it reads, or klear, changed"
-            line = replace(line, why=why or "never computed")
+                if differing and len(differing) <= MOST_SHOWN:  # more: another profile's
+                    why = "; ".join([why, *differing])
+            elif not why and closest:
+                why = reason(differing)
+            line = replace(line, why=why or NEVER)
         self.stages.append(replace(line, inputs=names))
         expected = dict(line.counts)
         return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=expected)
-
-    def _nearest(
-        self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
-    ) -> list[str] | None:
-        """How the earlier result that differs least differs; None where there is none."""
-        now = flat(meaning(settings))
-        in_key = flat(meaning(settings, as_key=True))
-        there_is = flat(settings.model_dump(mode="json"))
-
-        def differences(past: PastResult) -> list[str]:
-            """What keeps it from being this one: `name: old → new`, or whose rows."""
-            manifest, old = past.manifest, past.settings
-            if manifest.version != stage.version:  # its settings may be other ones altogether
-                return [f"meaning of the stage: version {manifest.version} → {stage.version}"]
-            found = []
-            if stage.takes_seed and manifest.seed != self._run.seed:
-                found.append(f"seed: {manifest.seed} → {self._run.seed}")
-            for name in (*now, *(n for n in old if n not in there_is)):
-                differs = old.get(name) != now.get(name)
-                if differs and (name in old or name in in_key):
-                    found.append(f"{name}: {short(old.get(name))} → {short(now.get(name))}")
-            for before, given in zip(manifest.inputs, inputs, strict=False):
-                if given.digest not in (UNKNOWN, before.digest):
-                    found.append(f"other rows from {given.stage}")
-            return found
-
-        compared = map(differences, self._earlier.of(stage.name))
-        return min(compared, key=len, default=None)
 
 
 def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:

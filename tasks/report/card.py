@@ -30,12 +30,12 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
     folders = [work, *(store.folder(m.stage, m.key) for m in older)]
     files = [folder / "sources.json" for folder in folders]  # of `collect`
     read = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    sources = list({source["name"]: source for found in read for source in found}.values())
+    sources = list({source["name"]: source for entries in read for source in entries}.values())
     tables = [n for n in sorted(names) if n.endswith(".parquet") and "/" not in n]
-    made = [*zip(older, folders[1:], strict=True), (manifest, work)]
+    chain = [*zip(older, folders[1:], strict=True), (manifest, work)]
     steps = [
         (m.stage, *(_by_source(folder / file) for file in (rows, "rejected.parquet")))
-        for m, folder in made
+        for m, folder in chain
         if (rows := next((name for name in ROWS if name in m.files), ""))
     ]
     settings = {"settings": manifest.settings, "seed": manifest.seed}

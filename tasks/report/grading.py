@@ -33,10 +33,10 @@ def grade_some(folder: Path, problems: Path, settings: JudgeSettings) -> list[Gr
     A program is run again, once a test, by the same judge: a score names its first failure only.
     """
     until = time.monotonic() + SECONDS
-    asked, graded = Lookup(problems, Problem), []
+    problems_by_id, graded = Lookup(problems, Problem), []
     with Judge(settings) as judge:
         for row in _chosen(folder):
-            problem = asked.get(row["problem_id"])
+            problem = problems_by_id.get(row["problem_id"])
             assert problem is not None, "it is one of those that were answered"
             graded.append(_graded(row, problem, judge if time.monotonic() < until else None))
     return graded
@@ -47,8 +47,8 @@ def _chosen(folder: Path) -> Iterator[dict]:
     if rollouts.exists():
         steps, rewards = list(column(rollouts, "step")), list(column(rollouts, "reward"))
         for step in sorted({min(steps), max(steps)} if steps else ()):
-            mine = [i for i, s in enumerate(steps) if s == step]
-            yield from rows_at(rollouts, lowest_to_highest(mine, rewards, ANSWERS // 2))
+            of_step = [i for i, s in enumerate(steps) if s == step]
+            yield from rows_at(rollouts, lowest_to_highest(of_step, rewards, ANSWERS // 2))
     elif samples.exists() and (folder / "scores.parquet").exists():
         scores = [s for s in read_table(folder / "scores.parquet", Score) if s.index == 0]
         rewards = [s.reward for s in scores]

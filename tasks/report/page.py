@@ -82,7 +82,7 @@ def render_text(template: str, **facts: Any) -> str:
 @cache
 def environment() -> jinja2.Environment:
     """Of all templates; `finalize` makes literal text of every value that is not `Markup`."""
-    made = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         finalize=literal,
@@ -93,8 +93,8 @@ def environment() -> jinja2.Environment:
     )
     count = "{:,.0f}".format
     figures = {"seconds": duration, "bytes": size, "tokens": count, "cost": "{:,.2f}".format}
-    made.globals |= {"link": link, "figures": figures}
-    made.filters |= {
+    templates.globals |= {"link": link, "figures": figures}
+    templates.filters |= {
         "line": line,
         "fence": fence,
         "html": lambda text: escape(" ".join(str(text).split())),
@@ -102,7 +102,7 @@ def environment() -> jinja2.Environment:
         "percent": lambda share, digits=1: f"{100 * share:.{digits}f}",
         "duration": duration,
     }
-    return made
+    return templates
 
 
 def literal(value: object) -> Markup:
@@ -128,8 +128,8 @@ def fence(text: str, language: str = "text") -> Markup:
 
 def link(text: str, address: str) -> Markup:
     """A link to a web address; any other address leaves the text alone."""
-    known = _ADDRESS.fullmatch(address)
-    return Markup(f"[{literal(text)}](<{address}>)") if known else literal(text)
+    is_web = _ADDRESS.fullmatch(address)
+    return Markup(f"[{literal(text)}](<{address}>)") if is_web else literal(text)
 
 
 def with_inline_plots(markdown: str, folder: Path) -> str:

@@ -69,8 +69,8 @@ def rollout_histograms(rows: Sequence[Mapping[str, float]]) -> Any:
     with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=(9.6, 2.9), dpi=150, layout="constrained")
         for axes, name in zip(figure.subplots(1, 2), ("tokens", "reward"), strict=True):
-            known = [(row["step"] > middle, row[name]) for row in rows if row[name] is not None]
-            halves = [[x for late, x in known if late == half] for half in (False, True)]
+            values = [(row["step"] > middle, row[name]) for row in rows if row[name] is not None]
+            halves = [[x for late, x in values if late == half] for half in (False, True)]
             axes.hist(halves, bins=20, label=["first half of the steps", "second half"])
             axes.set(xlabel=f"{name} of an answer", ylabel="answers")
             axes.legend()

@@ -17,16 +17,15 @@ from ...eval.benchmarks.grades import GRADED, Agreement, Grade, Graded, compare,
 from ...eval.benchmarks.metrics import upper_bound_of_zero
 from ...eval.records import Problem, Sample, Score
 from ...eval.records.tables import column, count_rows, read_table
-from ...training.launch.result_files import ALARM, METRICS, NO_LESSON
+from ...training.launch.result_files import ALARM, METRICS, NO_LESSON, SCRATCH
 from ...training.rl.off_policy_counts import by_entropy, read_off_policy, summed
-from ..engine.progress import title_of
-from ..engine.run import story_of_this_run
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
+from .figures import title_of
 from .page import TEMPLATES, Figure, Page, render
 from .plots import Series, curve_plot
 from .results import Evaluation, Outputs, change_of, curves_of
-from .run_story import RunStory
+from .run_story import STORY, RunStory, read_story
 
 SUBTITLE = "After Klear-Reasoner (arXiv 2508.07629): long SFT, then GPPO on math and on code"
 PANELS = tomllib.loads((TEMPLATES / "panels.toml").read_text())["group"]
@@ -47,7 +46,7 @@ _DETAIL = re.compile(r"'[^']*'|\"[^\"]*\"|\b(?=\w*\d)[0-9a-f]{8,}\b|\b\d+(?:\.\d
 @stage(version=2, group="evaluation")
 def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
     """Write report.md, report.html, plots/ and scores.md (scores alone) of the given stages."""
-    page = report_page(inputs, settings.profile, story_of_this_run())
+    page = report_page(inputs, settings.profile, read_story(out / SCRATCH / STORY))
     page.write(out)
     evaluations = Outputs(inputs).evaluations()
     (out / SCORES).write_text(scores_table(evaluations))
@@ -62,7 +61,7 @@ def report(out: Path, *inputs: Artifact, settings: ReportSettings) -> Metrics:
 def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None = None) -> Page:
     """All the run has to say; absent stages have no section. `story`: what it planned and did."""
     outputs = Outputs(inputs)
-    found = [e for e in outputs.evaluations() if e.results]
+    evaluated = [e for e in outputs.evaluations() if e.results]
     trained = {n: curves_of(path) for n in TRAINED if (path := outputs.file(n, METRICS))}
     curves = {group["title"]: _curves(trained, **group) for group in PANELS}
     models = [a for a in outputs.all if a.stage in TRAINED]
@@ -72,19 +71,23 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
         "report.md",
         profile=profile,
         outputs=outputs.all,
-        ranked=[(f"{e.checkpoint} ({label})", *row) for e in found if (row := _as_in_table_1(e))],
+        ranked=[
+            (f"{e.checkpoint} ({label})", *row) for e in evaluated if (row := _as_in_table_1(e))
+        ],
         story=story,
-        summary=summary_text(story, scores_table(found), story.links if story else {}),
+        summary=summary_text(story, scores_table(evaluated), story.links if story else {}),
         curves=curves,
         alarms=_alarms(trained),
         no_lesson={TRAINED[a.stage]: t for a in models if (t := _text(a.folder / NO_LESSON))},
-        off_policy={title: by_entropy(summed(found)) for title, found in counts.items() if found},
+        off_policy={
+            title: by_entropy(summed(evaluated)) for title, evaluated in counts.items() if evaluated
+        },
         filters=[f for a in outputs.all if (f := _filtered(a.stage, a.folder))],
         agreements=list(_agreements(outputs)),
         rollouts=(rollouts := _graded(outputs, TRAINED)),
         differing=differing(rollouts),
         answered=_graded(outputs, {e.stage: e.checkpoint for e in outputs.evaluations()[-1:]}),
-        evaluations=found,
+        evaluations=evaluated,
         title_of=title_of,
         statement_fields=[*Statement.model_fields],
         result_fields=[*BenchmarkResult.model_fields],
@@ -195,12 +198,12 @@ def _filtered(name: str, folder: Path) -> dict[str, Any] | None:
 
 def _agreements(outputs: Outputs) -> Iterator[tuple[str, Agreement]]:
     """Judge against published grades, for every stage whose answers carry some."""
-    for answers, judge, asked in JUDGED:
+    for answers, judge, source in JUDGED:
         grades = outputs.file(answers, "grades.parquet")
         samples = outputs.file(answers, "samples.parquet")
         scores = outputs.file(judge, "scores.parquet")
-        problems = outputs.file(asked, "kept.parquet")
+        problems = outputs.file(source, "kept.parquet")
         if grades and samples and scores:
-            known = read_table(problems, Problem) if problems else ()
+            originals = read_table(problems, Problem) if problems else ()
             answered, judged = read_table(samples, Sample), read_table(scores, Score)
-            yield answers, compare(known, answered, judged, read_table(grades, Grade))
+            yield answers, compare(originals, answered, judged, read_table(grades, Grade))

@@ -123,14 +123,16 @@ def answers_of(evaluation: Path, below: int | None = None) -> dict[str, Answers]
             judged[row["problem_id"]][row["index"]] = row["correct"]
     columns = ["id", "source", "date"]
     problems = pq.read_table(evaluation / "problems.parquet", columns=columns).to_pylist()
-    found: dict[str, Answers] = {}
+    by_benchmark: dict[str, Answers] = {}
     for r in read_results(evaluation):
         window = BenchmarkProtocol(name=r.name, date_from=r.date_from, date_to=r.date_to)
-        asked = [p for p in problems if p["source"] == r.source]
-        ids = [p["id"] for p in asked if in_window(window, p["date"] or "") and p["id"] in judged]
-        mine = {i: {n: right for n, right in judged[i].items() if n < r.k} for i in ids}
-        found[r.name] = {i: answers for i, answers in mine.items() if answers}
-    return found
+        of_source = [p for p in problems if p["source"] == r.source]
+        ids = [
+            p["id"] for p in of_source if in_window(window, p["date"] or "") and p["id"] in judged
+        ]
+        outcomes = {i: {n: right for n, right in judged[i].items() if n < r.k} for i in ids}
+        by_benchmark[r.name] = {i: answers for i, answers in outcomes.items() if answers}
+    return by_benchmark
 
 
 def means_of(answers: Answers) -> dict[str, float]:

@@ -2,7 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from pydantic import TypeAdapter
+
+STORY = "story.json"
+"""In the scratch of the stage that writes the report."""
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -65,6 +70,11 @@ class RunStory:
 
     def expected(self, stage: str) -> PlannedStage | None:
         return next((e for e in self.planned if e.stage == stage), None)
+
+
+def read_story(path: Path) -> RunStory | None:
+    """The story in a file; None without one."""
+    return TypeAdapter(RunStory).validate_json(path.read_bytes()) if path.exists() else None
 
 
 def duration(seconds: float) -> str:

@@ -19,29 +19,29 @@ COMPLETE = ".runs/complete.jsonl"  # in a store
 LATEST = "latest"
 
 
-def manifests_here(store: Store) -> dict[str, Manifest | None]:
-    """stage/key → manifest of every folder here; None where it cannot be read."""
-    found: dict[str, Manifest | None] = {}
-    for folder in sorted(p for p in store.root.glob("[!.]*/[!.]*") if p.is_dir()):
+def manifests_here(store: Store, stage: str = "[!.]*") -> dict[str, Manifest | None]:
+    """stage/key → manifest of every folder here, or of one stage; None where it cannot be read."""
+    manifests: dict[str, Manifest | None] = {}
+    for folder in sorted(p for p in store.root.glob(f"{stage}/[!.]*") if p.is_dir()):
         name = f"{folder.parent.name}/{folder.name}"
-        found[name] = None
+        manifests[name] = None
         with suppress(OSError):
-            found[name] = parsed((folder / MANIFEST).read_bytes())
-    return found
+            manifests[name] = parsed((folder / MANIFEST).read_bytes())
+    return manifests
 
 
 def results(store: Store, stage: str = "") -> list[Manifest]:
     """Every readable result that this machine can use, the oldest first; of `stage`, if named."""
     here = [m for m in manifests_here(store).values() if m and stage in ("", m.stage)]
     far = store.manifests(stage).values() if isinstance(store, SharedStore) else ()
-    found = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
-    return sorted(found.values(), key=lambda m: (m.made, m.stage, m.key))
+    by_key = {(m.stage, m.key): m for m in (*filter(None, map(parsed, far)), *here)}
+    return sorted(by_key.values(), key=lambda m: (m.made, m.stage, m.key))
 
 
 def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
     """Everything that `results` were made from, each once, oldest first, without themselves."""
     seen = {(r.stage, r.key) for r in results}
-    found: list[Manifest] = []
+    parents: list[Manifest] = []
 
     def visit(refs: Sequence[InputRef]) -> None:
         for ref in refs:
@@ -53,11 +53,11 @@ def ancestors(store: Store, *results: Manifest) -> list[Manifest]:
             except FileNotFoundError:  # gone from the store: it ends its branch
                 continue
             visit(parent.inputs)
-            found.append(parent)
+            parents.append(parent)
 
     for result in results:
         visit(result.inputs)
-    return found
+    return parents
 
 
 def find_named(store: Store, name: str) -> tuple[Manifest, str] | None:
@@ -121,56 +121,60 @@ def of_last_run(store: Store) -> set[tuple[str, str]]:
     """(stage, key) of the results of the last complete run, which a person means who names none."""
     for run in complete_runs(store)[:1]:
         with suppress(ConfigError):  # it is gone
-            made = family(store, begins(store, "report", run.report))
-            return {(stage, result.key) for stage, result in made.items()}
+            results_by_stage = ancestry(store, find_by_prefix(store, "report", run.report))
+            return {(stage, result.key) for stage, result in results_by_stage.items()}
     return set()
 
 
-def as_of(store: Store, which: str, profile: str, seed: int) -> Manifest:
+def resolve_run(store: Store, which: str, profile: str, seed: int) -> Manifest:
     """The result whose ancestry `which` means: of `latest`, the report of the last complete run of
     this profile and seed; of the name or id of a run, its report; or stage/key, the key may be cut.
 
     Raises ConfigError with what there is.
     """
     runs = complete_runs(store)
-    mine = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
+    of_profile = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
     named = [r for r in runs if which in (r.name, r.flow_run, r.mlflow_run)]
     stage, _, key = which.partition("/")
-    names = [r.report for r in (mine if which == LATEST else named)]
+    names = [r.report for r in (of_profile if which == LATEST else named)]
     if stage in STAGES and key:
-        return begins(store, stage, key)
+        return find_by_prefix(store, stage, key)
     if not names:
-        known = ", ".join(dict.fromkeys(r.name for r in (mine or runs)[:MOST_SHOWN])) or "none"
+        names_known = (
+            ", ".join(dict.fromkeys(r.name for r in (of_profile or runs)[:MOST_SHOWN])) or "none"
+        )
         none = f"run of {profile} with seed {seed}" if which == LATEST else f"run {which}"
-        raise ConfigError([f"no {none} is complete (until its report); complete are: {known}"])
-    return begins(store, "report", names[0])
+        raise ConfigError(
+            [f"no {none} is complete (until its report); complete are: {names_known}"]
+        )
+    return find_by_prefix(store, "report", names[0])
 
 
-def begins(store: Store, stage: str, digits: str) -> Manifest:
+def find_by_prefix(store: Store, stage: str, digits: str) -> Manifest:
     """The result whose key begins with the digits; raises ConfigError where that is not one."""
-    found = [m for m in results(store, stage) if m.key.startswith(digits)]
-    if len(found) != 1:
-        several = f"{digits} begins several keys of {stage}: {', '.join(m.key for m in found)}"
+    matches = [m for m in results(store, stage) if m.key.startswith(digits)]
+    if len(matches) != 1:
+        several = f"{digits} begins several keys of {stage}: {', '.join(m.key for m in matches)}"
         none = f"there is no {stage}/{digits}; `klear store ls` says what there is"
-        raise ConfigError([several if found else none])
-    return found[0]
+        raise ConfigError([several if matches else none])
+    return matches[0]
 
 
-def family(store: Store, result: Manifest) -> dict[str, Manifest]:
+def ancestry(store: Store, result: Manifest) -> dict[str, Manifest]:
     """A result and all that it was made from, by stage."""
     return {m.stage: m for m in (*ancestors(store, result), result)}
 
 
-def mixtures(store: Store, results: Sequence[Manifest]) -> list[str]:
+def provenance_conflicts(store: Store, results: Sequence[Manifest]) -> list[str]:
     """What does not belong together among results: a line for each stage that two of them, or what
     they were made from, have with different bytes."""
     met: dict[str, Manifest] = {}
-    found: dict[str, str] = {}
+    conflicts: dict[str, str] = {}
     for result in results:
-        for stage, m in family(store, result).items():
+        for stage, m in ancestry(store, result).items():
             other = met.setdefault(stage, m)
             if other.digest != m.digest:
-                of = f"{result.stage}/{result.key[:8]}"
-                behind = "" if stage == result.stage else f" behind {of}"
-                found[stage] = f"{stage}/{other.key[:8]} and {stage}/{m.key[:8]}{behind}"
-    return list(found.values())
+                source = f"{result.stage}/{result.key[:8]}"
+                behind = "" if stage == result.stage else f" behind {source}"
+                conflicts[stage] = f"{stage}/{other.key[:8]} and {stage}/{m.key[:8]}{behind}"
+    return list(conflicts.values())

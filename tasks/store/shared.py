@@ -28,14 +28,14 @@ from pydantic import ValidationError
 
 from ...configs.machine import Machine
 from ...configs.settings.explain import ConfigError
-from ..engine.progress import report
+from ...eval.progress import report
 from .store import (
     MANIFEST,
-    About,
     Artifact,
     FileEntry,
     InputRef,
     Manifest,
+    Seal,
     Store,
     UnusableManifest,
     damage,
@@ -89,12 +89,12 @@ class ObjectStore:
         """One small object at once. `new`: only if there is none, else FileExistsError."""
         self._ask("pipe_file", name, content, mode="create" if new else "overwrite")
 
-    def damage(self, files: Mapping[str, FileEntry], of: str, *, verify: bool) -> str:
+    def damage(self, files: Mapping[str, FileEntry], folder: str, *, verify: bool) -> str:
         """The first of `files` not below `of` in its size (`verify`: its digest); '' if all are."""
-        there = self.sizes(of)
+        sizes = self.sizes(folder)
         for number, (name, entry) in enumerate(files.items()):
-            path = f"{of}/{name}"
-            if there.get(path) != entry.bytes:
+            path = f"{folder}/{name}"
+            if sizes.get(path) != entry.bytes:
                 return name
             if verify:
                 report(number, len(files), "shared files read")
@@ -105,32 +105,32 @@ class ObjectStore:
 
     def upload(self, folder: Path, files: Mapping[str, FileEntry], to: str) -> None:
         """Copy `files` of `folder` below `to`; what is there in its size is kept."""
-        there = self.sizes(to)
-        names = [n for n, f in files.items() if there.get(f"{to}/{n}") != f.bytes]
+        sizes = self.sizes(to)
+        names = [n for n, f in files.items() if sizes.get(f"{to}/{n}") != f.bytes]
         here, far = [str(folder / n) for n in names], [f"{to}/{n}" for n in names]
         if names:
             self._ask("put", here, far, callback=_reporting("files uploaded"))
 
-    def download(self, folder: Path, files: Mapping[str, FileEntry], of: str) -> None:
+    def download(self, folder: Path, files: Mapping[str, FileEntry], source: str) -> None:
         """Copy `files` below `of` into `folder`. Raises ObjectDamaged for one that is damaged."""
-        far, here = [f"{of}/{n}" for n in files], [str(folder / n) for n in files]
+        far, here = [f"{source}/{n}" for n in files], [str(folder / n) for n in files]
         with suppress(FileNotFoundError):
             self._ask("get", far, here, callback=_reporting("files downloaded"))
         if lost := next((n for n, f in files.items() if damage(folder / n, f, verify=True)), ""):
             raise ObjectDamaged(
-                f"{self.url}/{of}: {lost} is missing or was changed; the next run that makes it "
-                "computes it again"
+                f"{self.url}/{source}: {lost} is missing or was changed; the next run that "
+                "makes it computes it again"
             )
 
     def remove(self, name: str) -> None:
         """Remove an object, or all below a folder; none is no error."""
-        if found := list(self.sizes(name)):
-            self._ask("rm", found)
+        if names := list(self.sizes(name)):
+            self._ask("rm", names)
 
     def sizes(self, below: str = "") -> dict[str, int]:
         """Every object and its bytes, by name."""
-        found = self._ask("find", below, detail=True)
-        return {name: facts["size"] for name, facts in found.items()}
+        objects = self._ask("find", below, detail=True)
+        return {name: facts["size"] for name, facts in objects.items()}
 
     def _ask(self, method: str, *words: Any, **options: Any) -> Any:
         """What the library answers; StoreUnreachable for its errors, which differ by backend."""
@@ -164,18 +164,18 @@ class SharedStore(Store):
         """As `Store.find`; what is in the object store alone is found too, by its manifest and the
         sizes of its files, which `fetch` brings. With `verify`, whichever of copy and shared result
         is damaged gives way to the sound one."""
-        found, wrong = super().find(stage, key, verify=verify)
-        if found and not verify:
-            return found, wrong
+        artifact, wrong = super().find(stage, key, verify=verify)
+        if artifact and not verify:
+            return artifact, wrong
         name = f"{stage}/{key}"
         text = self.objects.read(f"{name}/{MANIFEST}")
         theirs = parsed(text)
         lost = self._damage(name, text, verify=verify) if text else ""
         self._seen[name] = _upload(theirs)
-        if found and theirs and lost:
+        if artifact and theirs and lost:
             self._withdraw(name, theirs)  # `share` sends the copy again
-        if found or lost or theirs is None:
-            return found, f"{self.objects.url}/{lost}" if lost and not found else wrong
+        if artifact or lost or theirs is None:
+            return artifact, f"{self.objects.url}/{lost}" if lost and not artifact else wrong
         if verify:  # `fetch` compares sizes alone and would keep what is here
             self.discard(stage, key)
         return self._artifact(theirs, self.folder(stage, key)), ""
@@ -186,8 +186,8 @@ class SharedStore(Store):
             return super().manifest(artifact)
         except UnusableManifest:
             name = f"{artifact.stage}/{artifact.key}/{MANIFEST}"
-            if found := parsed(self.objects.read(name)):
-                return found
+            if shared := parsed(self.objects.read(name)):
+                return shared
             raise
 
     def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
@@ -197,13 +197,13 @@ class SharedStore(Store):
             if not super().find(ref.stage, ref.key)[0]:
                 self._copy(ref.stage, ref.key)
 
-    def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
+    def publish(self, work: Path, seal: Seal | None = None, **fields: Any) -> Artifact:
         """As `Store.publish`, then share it in place of the one here or that `find` saw."""
         stage, key = fields["stage"], fields["key"]
         replaced = {self._seen.get(f"{stage}/{key}", "")}
         with suppress(UnusableManifest):
             replaced.add(_upload(read_manifest(self.folder(stage, key))))
-        return self.share(super().publish(work, about, **fields), replaced)
+        return self.share(super().publish(work, seal, **fields), replaced)
 
     def share(self, artifact: Artifact, replaced: Collection[str] | None = None) -> Artifact:
         """The result as everybody sees it: uploaded, unless it is, or the newer one.
@@ -215,21 +215,19 @@ class SharedStore(Store):
         if not super().find(stage, key)[0]:  # it is in the object store alone
             return artifact
         name = f"{stage}/{key}"
-        text, there = (folder / MANIFEST).read_bytes(), self.objects.read(f"{name}/{MANIFEST}")
-        mine, theirs = Manifest.model_validate_json(text), parsed(there)
-        upload, other = _upload(mine), _upload(theirs)
+        text, shared = (folder / MANIFEST).read_bytes(), self.objects.read(f"{name}/{MANIFEST}")
+        own, theirs = Manifest.model_validate_json(text), parsed(shared)
+        upload, other = _upload(own), _upload(theirs)
         if other == upload:
             return artifact
-        if theirs and (
-            theirs.created > mine.created if replaced is None else other not in replaced
-        ):
+        if theirs and (theirs.created > own.created if replaced is None else other not in replaced):
             log.warning("%s: the result of another machine is used", name)
             self.objects.remove(f"{name}/{upload}")
             with self.lock(f"fetch-{stage}-{key}"):
                 return self._artifact(self._copy(stage, key), folder)
-        self.objects.upload(folder, mine.files, f"{name}/{upload}")
+        self.objects.upload(folder, own.files, f"{name}/{upload}")
         try:
-            self.objects.write(f"{name}/{MANIFEST}", text, new=there is None)
+            self.objects.write(f"{name}/{MANIFEST}", text, new=shared is None)
         except FileExistsError:  # another machine was faster
             return self.share(artifact, replaced)
         if other:
@@ -244,8 +242,8 @@ class SharedStore(Store):
     def manifests(self, stage: str = "") -> dict[str, bytes]:
         """The text of every shared manifest, by stage/key; of one stage, if it is named."""
         tail, names = f"/{MANIFEST}", sorted(self.objects.sizes(stage))
-        found = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
-        return {name.removesuffix(tail): text for name, text in found.items()}
+        texts = self.objects.read_all([n for n in names if n.endswith(tail) and n.count("/") == 2])
+        return {name.removesuffix(tail): text for name, text in texts.items()}
 
     def _damage(self, name: str, text: bytes, *, verify: bool) -> str:
         """What is wrong with the shared result of the manifest `text`; '' for a sound one."""
@@ -296,7 +294,8 @@ def _upload(manifest: Manifest | None) -> str:
     it, for it may be signed later (here alone)."""
     if manifest is None:
         return ""
-    unsigned = manifest.model_copy(update={"mlflow_run": ""}).model_dump_json()
+    newer = {"why", "earlier"} - manifest.model_fields_set  # an older manifest has other digits
+    unsigned = manifest.model_copy(update={"mlflow_run": ""}).model_dump_json(exclude=newer)
     return hashlib.sha256(unsigned.encode()).hexdigest()[:DIGITS]
 
 

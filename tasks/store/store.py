@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from ...configs.files import locked
+from ...eval.progress import report
 from ...eval.records import Record
 from ...training.launch.result_files import LOGS, SCRATCH
-from ..engine.progress import report
 
 MANIFEST = "manifest.json"
 
@@ -68,6 +68,10 @@ class Manifest(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     created: str
+    why: str = ""
+    """Why it was computed: what differs from `earlier`, or that it was forced or damaged."""
+    earlier: str = ""
+    """stage/key of the earlier result that it was compared with."""
 
     @property
     def bytes(self) -> int:
@@ -148,25 +152,34 @@ class Artifact(Record):
 
 def scan(folder: Path, names: Iterable[str] | None = None) -> dict[str, FileEntry]:
     """Size and SHA-256 of the named files below `folder`; of all but scratch and manifest."""
-    if names is None:
-        every = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
-        names = [str(n) for n in every if n.parts[0] != SCRATCH and str(n) != MANIFEST]
-    found: dict[str, FileEntry] = {}
-    for name in (names := list(names)):
+    names = names_in(folder) if names is None else list(names)
+    files: dict[str, FileEntry] = {}
+    for name in names:
         path = folder / name
-        found[name] = FileEntry(bytes=path.stat().st_size, sha256=file_sha256(path))
-        report(len(found), len(names), "files hashed")
-    return found
+        files[name] = FileEntry(bytes=path.stat().st_size, sha256=file_sha256(path))
+        report(len(files), len(names), "files hashed")
+    return files
+
+
+def names_in(folder: Path) -> list[str]:
+    """Every file below `folder`, but for scratch and manifest."""
+    every = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
+    return [str(n) for n in every if n.parts[0] != SCRATCH and str(n) != MANIFEST]
+
+
+def tells_about(name: str) -> bool:
+    """Whether a file only tells about a result."""
+    return Path(name).parts[0] in ABOUT
 
 
 def content_digest(files: dict[str, FileEntry]) -> str:
     """SHA-256 over names and contents of the outputs; what tells about them does not count."""
-    lines = [f"{f.sha256} {n}" for n, f in sorted(files.items()) if Path(n).parts[0] not in ABOUT]
+    lines = [f"{f.sha256} {n}" for n, f in sorted(files.items()) if not tells_about(n)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-About = Callable[[Manifest, Path], Iterable[str]]
-"""Writes pages about a result into its work folder and returns their names."""
+Seal = Callable[[Manifest, Path], Manifest]
+"""May add pages that tell about a result to its work folder, and what is said in its manifest."""
 
 
 class Store:
@@ -201,13 +214,15 @@ class Store:
         """Raises UnusableManifest, a FileNotFoundError, when the result is gone or damaged."""
         return read_manifest(self.folder(artifact.stage, artifact.key))
 
-    def publish(self, work: Path, about: About | None = None, **fields: Any) -> Artifact:
-        """Seal `work` with a manifest and rename it into place; replaces what was there. `about`
-        may add pages that tell about the result, once its files are known."""
+    def publish(self, work: Path, seal: Seal | None = None, **fields: Any) -> Artifact:
+        """Seal `work` with a manifest and rename it into place; replaces what was there. `seal`
+        is called once its files are known, and may add pages that tell about the result."""
         files = scan(work)
         manifest = Manifest(files=files, digest=content_digest(files), **fields)
-        pages = scan(work, about(manifest, work) if about else ())
-        manifest = manifest.model_copy(update={"files": files | pages})
+        if seal:
+            manifest = seal(manifest, work)
+            pages = scan(work, filter(tells_about, names_in(work)))
+            manifest = manifest.model_copy(update={"files": files | pages})
         text = manifest.model_dump_json(indent=1)
         with (work / MANIFEST).open("w") as file:
             file.write(text)

@@ -18,7 +18,7 @@ from datetime import datetime
 
 from klear.configs.machine import load_machine
 from klear.flows.servers.servers import post
-from klear.tasks.store.lineage import ancestors, begins
+from klear.tasks.store.lineage import ancestors, find_by_prefix
 from klear.tasks.store.store import Store
 
 KLEAR = ["-m", "klear.flows.cli.main", "run"]
@@ -54,7 +54,7 @@ def seconds_of_stages(report: str) -> float:
     store, match = Store(load_machine().store), re.search(r"report/(\w+)/report\.html", report)
     if not match:
         sys.exit("the run printed no report")
-    page = begins(store, "report", match.group(1))
+    page = find_by_prefix(store, "report", match.group(1))
     return sum(manifest.seconds for manifest in (page, *ancestors(store, page)))
 
 

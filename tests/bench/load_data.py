@@ -28,7 +28,7 @@ from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.dedup import dedup
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
-from klear.tasks.store import care, lineage
+from klear.tasks.store import gc, lineage
 from klear.tasks.store.store import Artifact, Store
 from klear.training.engines.generate import Journal, journal_path
 
@@ -116,8 +116,8 @@ def store(results: int) -> dict[str, float]:
         figures, times = {}, {}
         looks: dict[str, Callable[[], Sized]] = {
             "list": lambda: lineage.results(here),
-            "verify": lambda: list(care.damaged(here)),
-            "gc": lambda: care.waste(here, 7.0)[0],
+            "verify": lambda: list(gc.damaged(here)),
+            "gc": lambda: gc.find_garbage(here, 7.0)[0],
             "status": lambda: list(store_lines(here)),
             "plan": lambda: plan(load_profile("tiny"), Run(store=here)),
         }

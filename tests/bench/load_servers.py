@@ -6,6 +6,7 @@ The MLflow server is a real one of its own (SQLite, loopback). Each part at a qu
 and at its size; what is measured says `load_measured`.
 """
 
+import json
 import os
 import statistics
 import sys
@@ -82,13 +83,18 @@ def _cpu_and_memory(processes: Iterable[psutil.Process]) -> tuple[float, int]:
 
 def mlflow(points: int) -> dict[str, float]:
     """Curves through the tracker, as a stage writes them; then the run opened again (a resume)."""
-    from klear.tasks.observe.run_tracker import StageLog, Tracker
+    from klear.configs.settings.base import Settings
+    from klear.tasks.engine.events import Progress, Started, Task
+    from klear.tasks.observe.tracker import Tracker
+    from klear.training.launch.result_files import METRICS
 
     with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (uri, server):
         tracker = Tracker(uri, "load")
         parent = tracker.start_pipeline("load", {})
-        work = Path(folder)
-        log = StageLog(tracker, parent, "rl", "k", {}, work)
+        work, task = Path(folder), Task("rl", 1, "k", (), Settings())
+        curve = work / METRICS
+        curve.parent.mkdir()
+        tracker.on(Started(task, "", work))
         assert tracker.flush(600)
         lines = [
             {"step": s, "time": 1e9 + s, "metrics": {f"m{i}": s / 7 for i in range(METRICS_A_STEP)}}
@@ -97,16 +103,20 @@ def mlflow(points: int) -> dict[str, float]:
         began = time.monotonic()
         waits = []
         for start in range(0, len(lines), LINES_AT_ONCE):
+            with curve.open("a") as file:
+                file.writelines(json.dumps(x) + "\n" for x in lines[start : start + LINES_AT_ONCE])
             put = time.monotonic()
-            log.steps(lines[start : start + LINES_AT_ONCE])
+            tracker.on(Progress("rl", start, len(lines), ""))
             waits.append(time.monotonic() - put)
         seconds = time.monotonic() - began
+        tracker.on(Started(task, "", work))  # whatever is left
         assert tracker.flush(3600)
         arrived = time.monotonic() - began
-        again = StageLog(tracker, parent, "rl", "k", {}, work)
+        again = Tracker(uri, "load")
+        again.start_pipeline("load", {}, parent)
         began = time.monotonic()
-        again.steps(lines[-1:])
-        assert tracker.flush(600)
+        again.on(Started(task, "", work))
+        assert again.flush(600)
         reopened = time.monotonic() - began
         _, memory = _cpu_and_memory([server, *server.children(recursive=True)])
     return {"told_s": seconds, "longest_wait_s": max(waits, default=0.0), "arrived_s": arrived,

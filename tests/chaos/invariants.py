@@ -10,7 +10,7 @@ from typing import Any
 from home import eventually
 from place import Place
 
-from klear.tasks.store.care import damaged, remove, waste
+from klear.tasks.store.gc import damaged, find_garbage, remove
 from klear.tasks.store.store import Store
 
 TRAINING = ("sft", "rl_math", "rl_code")
@@ -134,7 +134,7 @@ def nothing_half(place: Place) -> list[str]:
 def cleaned(place: Place) -> list[str]:
     """What kills left is gone by itself, or goes with `klear store gc`."""
     store = Store(place.store)
-    for rubbish in waste(store, days=0)[0]:
+    for rubbish in find_garbage(store, days=0)[0]:
         if rubbish.name.startswith((".work", ".trash")):
             remove(store, rubbish)
     patterns = (".work/*/*", ".trash/*", ".runs/*.json", "**/*.part", "**/*.partial")

@@ -13,10 +13,10 @@ from klear.configs.settings.topology import Launch
 from klear.eval import ray_cluster
 from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
+from klear.eval.progress import listening
 from klear.eval.ray_cluster import BUSY, join
 from klear.eval.records import Problem
 from klear.tasks.engine.parts import computed_parts
-from klear.tasks.engine.progress import listening
 from klear.tasks.engine.scheduler import watched
 from klear.tasks.models import launch
 from tests.cluster import parts_of_tests as work

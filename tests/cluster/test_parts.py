@@ -13,10 +13,10 @@ from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval import ray_cluster
 from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
+from klear.eval.progress import listening
 from klear.eval.records import Problem
 from klear.eval.sandbox import MachineUnfit
 from klear.tasks.engine.parts import computed_parts
-from klear.tasks.engine.progress import listening
 from klear.tasks.engine.scheduler import Node, Stalled, run_graph, watched
 from tests.cluster import parts_of_tests as work
 

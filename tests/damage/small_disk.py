@@ -14,7 +14,7 @@ from pathlib import Path
 
 from damage.three_stages import run_all, settings_of
 
-from klear.tasks.store.care import damaged
+from klear.tasks.store.gc import damaged
 from klear.tasks.store.store import MANIFEST, Store
 
 FREE_KB = (0, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192)

@@ -19,7 +19,7 @@ import pytest
 from damage.three_stages import run_all
 
 from klear.flows.cli.main import main
-from klear.tasks.store.care import damaged
+from klear.tasks.store.gc import damaged
 from klear.tasks.store.lineage import ancestors, results
 from klear.tasks.store.store import MANIFEST, Store
 

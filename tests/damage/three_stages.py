@@ -14,9 +14,10 @@ from safetensors.numpy import save_file
 from klear.configs.settings.base import Settings
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.tasks.data.collect import collect
-from klear.tasks.engine.progress import Plain
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.observe.pages import Cards
+from klear.tasks.observe.terminal import LogDisplay
 from klear.tasks.report.page import Page, literal
 from klear.tasks.store.store import Artifact, Store
 
@@ -62,7 +63,7 @@ def settings_of(store: Path) -> CollectSettings:
     )
 
 
-class Lines(Plain):
+class Lines(LogDisplay):
     """The display of a run as plain lines."""
 
     def __init__(self) -> None:
@@ -80,7 +81,8 @@ class Lines(Plain):
 def run_all(store: Path, *, verify: bool = False) -> Lines:
     """Compute or reuse the three stages; what became of each, also when one fails."""
     lines = Lines()
-    with active(Run(store=Store(store), verify=verify, display=lines)):
+    observers = (Cards(Store(store)), lines)
+    with active(Run(store=Store(store), verify=verify, observers=observers)):
         problems = collect(settings=settings_of(store))
         report(problems, sft(problems, settings=Knobs()), settings=Knobs())
     return lines

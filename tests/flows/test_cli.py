@@ -16,9 +16,9 @@ from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import STAGES
 from klear.flows.cli import run, store
 from klear.flows.cli.main import COMMANDS, main
-from klear.flows.cli.run import Terminal
 from klear.flows.stages import approve_all
-from klear.tasks.engine.progress import WORDS, figure_of
+from klear.tasks.observe.terminal import Terminal
+from klear.tasks.report.figures import WORDS, figure_of
 from klear.tasks.store.shared import StoreUnreachable
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -145,7 +145,7 @@ def test_each_stage_that_computes_ends_in_one_line_and_all_that_were_reused_shar
     with screen:
         for stage in ("collect", "dedup"):
             screen.finished(stage, "cached", 99.0, {})
-        screen.started("judge", "new")
+        screen.started("judge", "never computed")
         screen.finished("judge", "computed", 1.25, {"scores": 10605.0, "correct_share": 0.52})
         screen.finished("rl_math", "failed", 2.0, {})
     lines = re.findall(r"[=✓✗] [^\r\n\x1b]+", out.getvalue())  # among them the bars' own codes

@@ -30,7 +30,13 @@ from klear.flows.forms.forms import (
 )
 from klear.flows.forms.registration import crash_silent, register_automation
 from klear.tasks.store import lineage
-from klear.tasks.store.lineage import LATEST, CompleteRun, as_of, mixtures, note_complete
+from klear.tasks.store.lineage import (
+    LATEST,
+    CompleteRun,
+    note_complete,
+    provenance_conflicts,
+    resolve_run,
+)
 from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
 
@@ -85,15 +91,15 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
     first, last = a_run(tmp_path, "one"), a_run(tmp_path, "two")
     a_run(tmp_path, "other", seed=1)
     store = Store(tmp_path)
-    assert as_of(store, LATEST, "tiny", 0) == last
+    assert resolve_run(store, LATEST, "tiny", 0) == last
     publish(tmp_path, "sft", "trial")
     assert lineage.find_named(store, "sft")[0].key == "other-sft"  # not that of the trial
     for which in ("tiny-one", "flow-one", "mlflow-one", "report/one"):
-        assert as_of(store, which, "tiny", 0) == first
+        assert resolve_run(store, which, "tiny", 0) == first
     taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "", store)
     assert [m.key for m in taken.values()] == ["one-sft", "one-eval"]
     with pytest.raises(ConfigError, match=r"no run of tiny with seed 5 is complete .*tiny-two"):
-        as_of(store, LATEST, "tiny", 5)
+        resolve_run(store, LATEST, "tiny", 5)
     with pytest.raises(ConfigError, match=r"^tiny-one has no base, only"):
         chosen(("base",), "tiny-one", TINY, "", store)
 
@@ -110,9 +116,11 @@ def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
     a_run(tmp_path, "two")
     store = Store(tmp_path)
     taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "evaluate_sft=two", store)
-    (line,) = mixtures(store, [*taken.values()])
+    (line,) = provenance_conflicts(store, [*taken.values()])
     assert line == "sft/one-sft and sft/two-sft behind evaluate_sft/two-eval"
-    assert not mixtures(store, [*chosen(("sft", "evaluate_sft"), LATEST, TINY, "", store).values()])
+    assert not provenance_conflicts(
+        store, [*chosen(("sft", "evaluate_sft"), LATEST, TINY, "", store).values()]
+    )
 
 
 def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):

@@ -31,17 +31,17 @@ from pathlib import Path
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
 from klear.flows.stages import run_stages
-from klear.tasks.engine.progress import Plain
 from klear.tasks.engine.run import Run, active
+from klear.tasks.observe.terminal import LogDisplay
 from klear.tasks.store.shared import open_store
 
-class Told(Plain):
+class Told(LogDisplay):
     what = {}
     def finished(self, stage, outcome, *rest):
         self.what[stage] = outcome
 
 store = open_store(load_machine())
-with active(Run(store=store, display=Told())):
+with active(Run(store=store, observers=(Told(),))):
     page = run_stages(load_profile(sys.argv[1]))["report"]
     store.fetch(page)
 print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text())]))

@@ -11,7 +11,7 @@ from processes import free_ports
 
 from klear.flows.cli.main import main
 from klear.tasks.engine.run import Run, active
-from klear.tasks.store.care import damaged, remove, waste
+from klear.tasks.store.gc import damaged, find_garbage, remove
 from klear.tasks.store.lineage import results
 from klear.tasks.store.shared import SharedStore
 from klear.tasks.store.store import MANIFEST, Store
@@ -33,7 +33,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def names(store: Store, days: float = 0.0) -> list[str]:
-    return sorted(w.name.rpartition("/")[0] for w in waste(store, days)[0])
+    return sorted(w.name.rpartition("/")[0] for w in find_garbage(store, days)[0])
 
 
 def test_ls_and_status_count_what_is_there_also_while_the_servers_are_away(
@@ -81,7 +81,7 @@ def test_what_a_run_holds_is_not_removed_and_while_one_is_under_way_nothing_publ
     store: Store,
 ):
     """A long SFT reads old results that no report has needed yet."""
-    rubbish = next(w for w in waste(store, days=0)[0] if w.name.startswith("collect"))
+    rubbish = next(w for w in find_garbage(store, days=0)[0] if w.name.startswith("collect"))
     with store.lock(rubbish.name.replace("/", "-")):
         assert not remove(store, rubbish)
         assert names(store) == []
@@ -96,7 +96,7 @@ def test_interrupted_work_goes_when_it_is_old(store: Store):
     long_ago = time.time() - 10 * 86_400
     for path in (work / "half", work):
         os.utime(path, (long_ago, long_ago))
-    (found,) = [w for w in waste(store, days=1)[0] if w.name == ".work/sft/k"]
+    (found,) = [w for w in find_garbage(store, days=1)[0] if w.name == ".work/sft/k"]
     assert found.bytes == 10
     assert remove(store, found)
     assert not work.exists()

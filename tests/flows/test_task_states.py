@@ -16,13 +16,15 @@ TASKS = 24
 AWAY_S = 4.0
 RUN = '''
 import os, time
+from pathlib import Path
 from klear.configs.machine import load_machine
 os.environ.update(load_machine().environment())
-from prefect import Task, flow
+from prefect import flow
 from prefect.events.clients import PrefectEventsClient
-from prefect.runtime import flow_run, task_run
-from prefect.states import Completed
-from klear.tasks.observe.prefect_states import settle_task_runs
+from klear.configs.settings.base import Settings
+from klear.tasks.engine.events import Ended, Published, Started, Task
+from klear.tasks.observe.prefect import PrefectObserver, this_flow_run
+from klear.tasks.store.store import Artifact
 
 connect = PrefectEventsClient._reconnect
 
@@ -32,18 +34,19 @@ async def forgetful(client):
     await connect(client)
 
 PrefectEventsClient._reconnect = forgetful
-ended = {{}}
 
 @flow(name="much")
 def much():
+    observer, inputs = PrefectObserver(this_flow_run().id), ()
     for number in range({tasks}):
-        def work():
-            time.sleep(0.2)
-            ended[str(task_run.id)] = (task, Completed())
-        task = Task(fn=work, name=f"task{{number}}")
-        task()
+        task = Task(f"task{{number}}", 1, "k", inputs, Settings())
+        observer.on(Started(task, "never computed", Path()))
+        time.sleep(0.2)
+        result = Artifact(stage=task.stage, key="k", digest="d", folder=Path())
+        observer.on(Published(task, result, None, "computed", "new"))
+        inputs = (result,)
         print(number, flush=True)
-    settle_task_runs(str(flow_run.id), ended)
+    observer.on(Ended())
 
 much()
 '''

@@ -14,6 +14,7 @@ from klear.eval.records.tables import write_table
 from klear.tasks.data.split_rows import split_rows
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.observe.pages import Cards
 from klear.tasks.store.store import Artifact, Store
 from tests.tasks.pages_by_hand import Elements, table_rows
 
@@ -69,7 +70,8 @@ def cards(store: Path) -> dict[str, str]:
 
 
 def run_all(store: Path, threshold: float = 0.5) -> dict[str, Artifact]:
-    with active(Run(store=Store(store), seed=3)):
+    observers = (Cards(Store(store)),)
+    with active(Run(store=Store(store), seed=3, observers=observers)):
         settings = Knobs(threshold=threshold)
         first = gather(settings=Knobs())
         second = thin_out(first, settings=settings)
@@ -120,11 +122,12 @@ def test_the_card_is_no_part_of_the_content(tmp_path):
 def test_without_an_ancestor_or_a_file_of_one_the_card_says_what_is_left(tmp_path):
     made, store = run_all(tmp_path), Store(tmp_path)
     next(tmp_path.glob("gather/*/kept.parquet")).unlink()
-    with active(Run(store=store, seed=3, force=frozenset({"answer"}))):
+    forced = {"observers": (Cards(store),), "force": frozenset({"answer"})}
+    with active(Run(store=store, seed=3, **forced)):
         answer(made["thin_out"], settings=Knobs())
     assert table_rows(cards(tmp_path)["answer"], STEPS)["all"][-1] == "5"
     store.discard("gather", made["gather"].key)
-    with active(Run(store=store, seed=3, force=frozenset({"answer"}))):
+    with active(Run(store=store, seed=3, **forced)):
         answer(made["thin_out"], settings=Knobs())
     assert table_rows(cards(tmp_path)["answer"], STEPS)["Source"] == ["thin_out", "answer"]
 
@@ -138,7 +141,7 @@ def test_a_page_that_cannot_be_written_leaves_the_scratch_to_go_on_from(tmp_path
     fields = {"stage": "distill", "version": 1, "key": "k", "settings": {}, "seconds": 1.0,
               "pipeline_run": "", "created": ""}  # fmt: skip
     with pytest.raises(OSError, match="No space"):
-        store.publish(work, about=full_disk, **fields)
+        store.publish(work, seal=full_disk, **fields)
     assert (work / ".resume" / "journal.jsonl").read_text() == "paid for"
     folder = store.publish(work, **fields).folder
     assert not (folder / ".resume").exists()

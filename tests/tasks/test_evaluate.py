@@ -26,7 +26,7 @@ from klear.tasks.answers import distill
 from klear.tasks.models import evaluate as evaluating
 from klear.tasks.models import train
 from klear.tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
-from klear.tasks.observe.log_result import curve_names
+from klear.tasks.observe.stage_run import curve_names
 from klear.tasks.report.results import answers_of, means_of
 from klear.tasks.store.store import Artifact
 from klear.training.engines.generate import Journal, journal_path

@@ -22,8 +22,8 @@ from gcp_storage_emulator.server import create_server
 from klear.configs.settings.explain import ConfigError
 from klear.flows.cli.main import main
 from klear.tasks.engine.run import Run, active
-from klear.tasks.store.care import damaged
-from klear.tasks.store.lineage import begins, results
+from klear.tasks.store.gc import damaged
+from klear.tasks.store.lineage import find_by_prefix, results
 from klear.tasks.store.shared import ObjectDamaged, SharedStore, StoreUnreachable
 from klear.tasks.store.store import MANIFEST, Artifact
 from tests.s3_server import s3_server, signed_on
@@ -194,7 +194,7 @@ def test_what_others_published_is_listed_and_may_be_an_input(disk, tmp_path, mon
     newest = made(one, key="a" * 16, created="2026-01-02T00:00:00+00:00")
     assert [m.key[0] for m in results(two, "collect")] == ["b", "a"]
     assert results(two, "dedup") == []
-    assert begins(two, "collect", "aaaaaa").digest == newest.digest
+    assert find_by_prefix(two, "collect", "aaaaaa").digest == newest.digest
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KLEAR_STORE", disk)
     assert main(["store", "ls"]) == 0

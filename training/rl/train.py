@@ -19,7 +19,7 @@ from ...configs.settings.judging import JudgeSettings
 from ...configs.settings.training import RLSettings
 from ...eval.answers import has_closed_think
 from ...eval.judge.judge import Judge, split_withheld_tests
-from ...eval.ray_cluster import on_cluster_wait
+from ...eval.progress import listening
 from ...eval.records import Problem, Record, Score, Verdict
 from ...eval.records.tables import read_table, write_table
 from .. import models
@@ -50,10 +50,10 @@ def run_rl(job: RLJob) -> dict[str, float]:
     problems_of_domain = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
     problems = fitting(problems_of_domain, chat, s, positions_of(model.config))
     progress, journal = result_files.ProgressFile(job.out), None
-    on_cluster_wait.set(lambda note: progress.report(0, 0, note))
     early = s.engine == "transformers"  # answers are judged from their end on, in any order
     rollout = s.prompts_per_step * s.rollouts_per_prompt if early else 0
-    with Judge(share_of_judge(s.judge), remember=rollout) as judge:
+    waiting = listening(lambda done, total, note: progress.report(0, 0, note))  # for a cluster
+    with waiting, Judge(share_of_judge(s.judge), remember=rollout) as judge:
         reward = JudgeReward(
             judge, problems, s.judge.withheld_tests, random_share=s.random_reward, seed=job.seed
         )

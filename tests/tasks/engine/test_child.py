@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.topology import Launch
+from klear.eval.progress import listening
 from klear.tasks.engine import supervise
 from klear.tasks.engine.child import WAITING, ChildFailed, gpu_slot, run_child
-from klear.tasks.engine.progress import listening
 
 FAMILY = """
 import json, os, signal, subprocess, sys, time

@@ -17,22 +17,16 @@ from prefect import states
 
 from klear.configs.settings.base import Runtime, Settings
 from klear.configs.settings.evaluation import ReportSettings
-from klear.tasks.engine import run as module
-from klear.tasks.engine.progress import report
-from klear.tasks.engine.run import (
-    Run,
-    RunSpec,
-    RunState,
-    active,
-    as_params,
-    run_context,
-    story_of_this_run,
-)
+from klear.eval.progress import report
+from klear.tasks.engine.events import Event, Failed, Planned, Published, Started
+from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.scheduler import Node, Stalled, run_graph
 from klear.tasks.engine.stage import Metrics, stage
-from klear.tasks.observe import prefect_states, run_tracker
-from klear.tasks.observe.prefect_states import mark_crashed
-from klear.tasks.observe.run_tracker import StageLog
+from klear.tasks.engine.why import NEVER
+from klear.tasks.observe import prefect, run_context, tracker
+from klear.tasks.observe.pages import Story
+from klear.tasks.observe.run_context import RunSpec, RunState
+from klear.tasks.observe.tracker import Tracker, as_params
 from klear.tasks.report.report import report as report_stage
 from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
@@ -62,10 +56,21 @@ def write_text(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
     return {"length": len(before + settings.text)}
 
 
+class Heard(list[Event]):
+    """Everything that a run tells."""
+
+    on = list.append
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def run(tmp_path: Path, heard: Heard) -> Run:
     CALLS.clear()
-    return Run(store=Store(tmp_path))
+    return Run(store=Store(tmp_path), observers=(heard,))
 
 
 def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(run: Run) -> None:
@@ -136,7 +141,7 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
-def test_a_stage_that_hangs_fails_and_publishes_nothing(run, monkeypatch, silence, where):
+def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, monkeypatch, silence, where):
     """Also where it is the store's server that does not answer any more."""
 
     @stage(version=1)
@@ -152,32 +157,63 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(run, monkeypatch, silenc
         monkeypatch.setattr(
             run.store, where, lambda *_, **__: hang.body(run.store.root, settings=1)
         )
-    told: list[str] = []
-    monkeypatch.setattr(StageLog, "finish", lambda _, status: told.append(status))
     patient = replace(run, stall_minutes=30)
     called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
     inputs = () if where == "share" else (made,)
     work = Node((), lambda: called(*inputs, settings=Knobs()))
     with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
         run_graph({"": work})
-    assert told == ([] if where == "share" else ["FAILED"])
+    failed = [event.interrupted for event in heard if isinstance(event, Failed)]
+    assert failed == ([] if where == "share" else [False])
     assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"write_text"}
 
 
 def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
-    expected = PlannedStage("write_text", why="never computed")
-    other, pages = Run(store=run.store), []
-    for each in (run, other):
-        each.planned.append(expected)
+    expected, pages = PlannedStage("write_text", why="never computed"), []
+    for action in ("computed", "reused"):
+        story = Story()
+        each = Run(store=run.store, observers=(story,))
+        each.tell(Planned([expected]))
         with active(each):
-            made = write_text(settings=Knobs())
-            pages.append(report_stage(made, settings=ReportSettings(profile="tiny")))
-            story = story_of_this_run()
-        assert story.happened[0].action == ("reused" if each is other else "computed")
-    assert "\n2 stages: 2 reused." in summary_text(story, "")
+            text = write_text(settings=Knobs())
+            pages.append(report_stage(text, settings=ReportSettings(profile="tiny")))
+        assert story.story().happened[0].action == action
+    assert "\n2 stages: 2 reused." in summary_text(story.story(), "")
     assert "never computed" in pages[0].file("report.html").read_text()
     assert pages[0].key == pages[1].key
-    assert story_of_this_run() is None
+
+
+class Broken:
+    def on(self, event: Event) -> None:
+        raise ConnectionError("its server is down")
+
+
+def test_an_observer_that_fails_is_named_in_the_log_and_the_run_goes_on(run, heard, caplog):
+    with active(replace(run, observers=(Broken(), heard))):
+        text = write_text(settings=Knobs())
+        assert write_text(settings=Knobs()) == text
+    kinds = [type(event) for event in heard]
+    assert (kinds.count(Started), kinds.count(Published)) == (1, 2)
+    assert "Broken failed at Started, the run goes on: its server is down" in caplog.text
+
+
+def test_a_result_keeps_why_it_was_computed_and_against_which_earlier_one(run: Run) -> None:
+    reads = write_text.named("reads")
+
+    def why(run: Run, rows: str, text: str) -> tuple[str, str]:
+        with active(run):
+            made = reads(write_text(settings=Knobs(text=rows)), settings=Knobs(text=text))
+        manifest = run.store.manifest(made)
+        return manifest.why, manifest.earlier
+
+    first = why(run, "a", "x")
+    assert first == (NEVER, "")
+    (folder,) = run.store.root.glob("reads/*")
+    earlier = f"reads/{folder.name}"
+    assert why(run, "a", "y") == ("text: x → y", earlier)
+    assert why(run, "b", "x") == ("other rows from write_text", earlier)
+    assert why(run, "a", "x") == first  # reused: what was true then
+    assert why(Run(store=run.store, force=frozenset({"reads"})), "a", "x")[0] == "forced"
 
 
 TO_COME_OR_OVER = ("AwaitingRetry", "Scheduled", "Suspended", "Pending", "Completed")
@@ -191,8 +227,8 @@ def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(state, monkeypat
         set_flow_run_state=lambda _, new, force: setattr(run, "state", new),
         read_task_runs=lambda **_: [],
     )
-    monkeypatch.setattr(prefect_states, "get_client", lambda **_: nullcontext(client))
-    mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+    monkeypatch.setattr(prefect, "get_client", lambda **_: nullcontext(client))
+    prefect.mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
     assert run.state.name == (state if state in TO_COME_OR_OVER else "Crashed")
 
 
@@ -200,17 +236,17 @@ def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(state, monkeypat
 def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
     """`run_context` works as in a flow, with this database and a store of its own."""
     machine = SimpleNamespace(mlflow_url=mlflow_uri, home=tmp_path, gpu_slots=0)
-    monkeypatch.setitem(run_tracker.PATIENCE_AT_THE_END_S, "KILLED", 60.0)  # a busy machine
+    monkeypatch.setitem(tracker.PATIENCE_AT_THE_END_S, "KILLED", 60.0)  # a busy machine
+    monkeypatch.setattr(run_context, "load_machine", lambda: machine)
+    monkeypatch.setattr(run_context, "open_store", lambda _: Store(tmp_path / "store"))
     instead = {
-        "load_machine": lambda: machine,
-        "open_store": lambda _: Store(tmp_path / "store"),
         "get_run_logger": lambda: logging.getLogger("klear"),
-        "heeding_the_ui": lambda _: nullcontext(),
+        "watch_cancel_requests": lambda _: nullcontext(),
         "state_of": lambda _: None,
         **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: None),
     }
     for name, function in instead.items():
-        monkeypatch.setattr(module if hasattr(module, name) else prefect_states, name, function)
+        monkeypatch.setattr(prefect, name, function)
     return MlflowClient(tracking_uri=mlflow_uri)
 
 
@@ -234,7 +270,7 @@ MINE = RunSpec(
 def test_the_same_command_continues_an_orphan_and_another_kills_it(here, tmp_path, same):
     store = Store(tmp_path / "store")
     dead, stage = orphan(here, store, MINE.config if same else "0" * 16)
-    with run_context(MINE) as run:
+    with run_context.run_context(MINE) as run:
         assert (run.run_id == dead) == same
         assert here.get_run(run.run_id).info.status == "RUNNING"
     assert here.get_run(run.run_id).info.status == "FINISHED"
@@ -244,10 +280,9 @@ def test_the_same_command_continues_an_orphan_and_another_kills_it(here, tmp_pat
         assert (entries["mlflow_run"], entries["flow_run"]) == (dead, "")  # it can be continued
 
 
-def test_a_stage_is_named_after_what_differs_in_its_settings(tmp_path):
+def test_a_stage_is_named_after_what_differs_in_its_settings():
     changed = (("sft.epochs", "0.2"), ("evaluate.k", "4"))
-    run = Run(store=Store(tmp_path), changed=changed)
-    names = [run.label(stage) for stage in ("sft", "evaluate_sft", "rl_math")]
+    names = [Tracker(changed=changed).label(stage) for stage in ("sft", "evaluate_sft", "rl_math")]
     assert names == ["sft · epochs=0.2", "evaluate_sft · k=4", "rl_math"]
 
 

@@ -14,20 +14,23 @@ import requests
 import responses
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from pydantic import Field
 
 from klear.configs.settings.base import Settings
+from klear.tasks.engine.events import Failed, Started, Task
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
-from klear.tasks.observe import run_tracker
+from klear.tasks.observe import tracker as tracker_module
 from klear.tasks.observe.mlflow_client import Mlflow
-from klear.tasks.observe.run_tracker import TABLES_TAG, StageLog, Tracker, is_unreachable
+from klear.tasks.observe.stage_run import TABLES_TAG, StageRun
+from klear.tasks.observe.tracker import Tracker, is_unreachable
 from klear.tasks.store.store import Artifact, Store
 from klear.training.launch.result_files import METRICS, SHOWN
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_tracker, "PAUSE_S", 0.01)
+    monkeypatch.setattr(tracker_module, "PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -40,15 +43,27 @@ def client(mlflow_uri: str) -> MlflowClient:
     return MlflowClient(tracking_uri=mlflow_uri)
 
 
-def stage_log(tracker: Tracker, parent: str, work: Path, **params: str) -> StageLog:
-    log = StageLog(tracker, parent, "rl", "key", params, work)
+class Knobs(Settings):
+    value: int = 1
+    values: dict[str, int] = Field(default_factory=dict)
+
+
+def started(tracker: Tracker, work: Path, key: str = "key", **values: int) -> StageRun:
+    """The run of a stage that has begun."""
+    task = Task("rl", 1, key, (), Knobs(values=values))
+    tracker.on(Started(task, "new", work))
     assert tracker.flush()
-    return log
+    return tracker._stages["rl"]
+
+
+def synchronized(tracker: Tracker, run: StageRun) -> None:
+    tracker._sync(run)
+    assert tracker.flush()
 
 
 def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
     heard: list[str] = []
-    with patch.object(run_tracker, "Mlflow"):  # its messages do not look at their server
+    with patch.object(tracker_module, "Mlflow"):  # its messages do not look at their server
         queue = Tracker("somewhere")
     with caplog.at_level(logging.WARNING, "klear"):
         queue.put("the note", Mock(side_effect=ValueError("no such column")))
@@ -84,17 +99,19 @@ def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, c
 
 
 def test_a_retried_stage_continues_its_run_and_logs_missing_parameters(tracker, client, tmp_path):
-    parent = tracker.start_pipeline("tiny", {})
-    wanted = {f"p{i}": str(i) for i in range(201)}
-    some = dict(list(wanted.items())[:100])
-    first = stage_log(tracker, parent, tmp_path, **some)  # killed after its first batch
-    first.finish("FAILED")
-    again = stage_log(tracker, parent, tmp_path, **wanted)
+    tracker.start_pipeline("tiny", {})
+    values = {f"p{i}": i for i in range(201)}
+    first = started(tracker, tmp_path, **dict(list(values.items())[:100]))  # killed after a batch
+    tracker.on(Failed(first.task, RuntimeError("killed"), 1.0))
+    assert tracker.flush()
+    assert client.get_run(first.run_id).info.status == "FAILED"
+    again = started(tracker, tmp_path, **values)
     assert again.run_id == first.run_id
     assert client.get_run(again.run_id).info.status == "RUNNING"
-    assert client.get_run(again.run_id).data.params == wanted
+    params = {"value": "1", **{f"values.{n}": str(v) for n, v in values.items()}}
+    assert client.get_run(again.run_id).data.params == params
     assert tracker.refused == 0
-    assert StageLog(tracker, parent, "rl", "other", {}, tmp_path).wait_id() != first.run_id
+    assert started(tracker, tmp_path, "other").run_id != first.run_id
 
 
 def write_lines(path: Path, steps: range) -> None:
@@ -105,26 +122,23 @@ def write_lines(path: Path, steps: range) -> None:
 
 
 def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tmp_path):
-    parent = tracker.start_pipeline("tiny", {})
-    log = stage_log(tracker, parent, tmp_path)
+    tracker.start_pipeline("tiny", {})
+    run = started(tracker, tmp_path)
     path = tmp_path / METRICS
     path.parent.mkdir()
     write_lines(path, range(8))
-    log.poll()
-    assert tracker.flush()
+    synchronized(tracker, run)
     # Killed after step 7; the checkpoint is at step 5: the child cuts what follows and redoes it.
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
-    resumed = stage_log(tracker, parent, tmp_path)
-    resumed.poll()
+    resumed = started(tracker, tmp_path)
     write_lines(path, range(6, 12))
     whole = path.read_text()
     path.write_text(whole[:-10])  # a torn last line waits for its end
-    resumed.poll()
+    synchronized(tracker, resumed)
     path.write_text(whole)
-    resumed.poll()
-    assert tracker.flush()
+    synchronized(tracker, resumed)
     for name in ("loss", "a_b_"):  # MLflow refuses brackets
-        history = client.get_metric_history(log.run_id, name)
+        history = client.get_metric_history(run.run_id, name)
         assert sorted(m.step for m in history) == list(range(12))
 
 
@@ -134,35 +148,31 @@ def test_a_table_is_logged_once_and_again_when_it_changes(tracker, client, tmp_p
     for name in ("one.json", "rollouts/step_00001.json"):
         (shown / name).write_text('{"columns": ["text"], "data": [["a"]]}')
     (shown / "one.part").write_text("half")
-    log = stage_log(tracker, tracker.start_pipeline("tiny", {}), tmp_path / "work")
-    put, tell = [], log.put
-    log.put = lambda what, send: (put.append(what), tell(what, send))
-    log.poll()
-    log.poll()
-    assert put == ["one.json", "rollouts/step_00001.json"]
+    tracker.start_pipeline("tiny", {})
+    server = tracker.server = Mock(wraps=tracker.server)
+    run = started(tracker, tmp_path / "work")
+    synchronized(tracker, run)
+    names = ["one.json", "rollouts/step_00001.json"]
+    assert [call.args[2] for call in server.log_text.call_args_list] == names
     (shown / "one.json").write_text('{"columns": ["text"], "data": [["b"]]}')
     os.utime(shown / "one.json", ns=(1, 1))
-    log.poll()
-    os.replace(tmp_path / "work", tmp_path / "published")  # what was put needs the folder no more
-    assert put[2:] == ["one.json"]
-    assert tracker.flush()
-    assert [a.path for a in client.list_artifacts(log.run_id)] == ["one.json", "rollouts"]
-    listed = json.loads(client.get_run(log.run_id).data.tags[TABLES_TAG])
-    assert listed == [{"path": name, "type": "table"} for name in put[:2]]
+    synchronized(tracker, run)
+    assert [call.args[2] for call in server.log_text.call_args_list[2:]] == ["one.json"]
+    os.replace(tmp_path / "work", tmp_path / "published")  # before anybody hears of it
+    synchronized(tracker, run)
+    assert tracker.refused == 0
+    assert [a.path for a in client.list_artifacts(run.run_id)] == ["one.json", "rollouts"]
+    listed = json.loads(client.get_run(run.run_id).data.tags[TABLES_TAG])
+    assert listed == [{"path": name, "type": "table"} for name in names]
 
 
 def test_without_a_server_nothing_is_logged_and_nothing_fails(tmp_path: Path):
     untracked = Tracker()
     parent = untracked.start_pipeline("x", {})
-    log = stage_log(untracked, parent, tmp_path)
+    untracked.on(Started(Task("rl", 1, "key", (), Knobs()), "new", tmp_path))
     untracked.log(parent, {"a": 1.0})
-    log.poll()
     untracked.finish(parent, "FINISHED")
-    assert (log.wait_id(), untracked.run_url(parent)) == ("", "")
-
-
-class Knobs(Settings):
-    value: int = 1
+    assert untracked.run_url(parent) == ""
 
 
 class Unreachable:
@@ -180,7 +190,7 @@ class Unreachable:
 def test_a_server_that_goes_away_and_comes_back_misses_nothing(
     tracker, client, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(run_tracker, "SECONDS_FOR_AN_ID", 0.1)
+    monkeypatch.setattr(tracker_module, "SECONDS_FOR_AN_ID", 0.1)
     server = tracker.server = Unreachable(tracker.server)
 
     @stage(version=1)
@@ -200,7 +210,7 @@ def test_a_server_that_goes_away_and_comes_back_misses_nothing(
         return {"sums/avg": 1.0}
 
     parent, store = tracker.start_pipeline("tiny", {}), Store(tmp_path / "store")
-    with active(Run(store=store, run_id=parent, tracker=tracker)):
+    with active(Run(store=store, run_id=parent, observers=(tracker,))):
         model = sft(settings=Knobs())
         scores = evaluate_sft(model, settings=Knobs())  # computed while nobody listens
     assert scores.mlflow_run == ""

@@ -1,4 +1,4 @@
-"""What MLflow knows of finished stages: rows, checkpoint, scores, traces, and the ways between."""
+"""What MLflow knows of finished stages: rows, checkpoint, scores, answers, and the ways between."""
 
 import json
 import time
@@ -10,21 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
-from mlflow.tracing.client import TracingClient
 
 from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
 from klear.eval.benchmarks.benchmarks import score_benchmark
-from klear.eval.benchmarks.grades import GRADED, read_graded
 from klear.eval.records import Problem, Rejected, Sample, Score
 from klear.eval.records.tables import write_table
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
-from klear.tasks.observe.log_result import _Result, log_complete
-from klear.tasks.observe.run_tracker import Tracker
+from klear.tasks.observe import tracker as tracker_module
+from klear.tasks.observe.pages import Cards
+from klear.tasks.observe.registry import log_complete
+from klear.tasks.observe.stage_run import ANSWERS, StageRun
+from klear.tasks.observe.tracker import Tracker
 from klear.tasks.store.store import Artifact, Store
-from klear.training.launch.result_files import METRICS
 from tests.eval.evaluations_by_hand import STATEMENT, scored
 
 PROBLEMS = [
@@ -89,7 +89,8 @@ class Place:
         """One run of all three stages; its id and results."""
         tracker = Tracker(self.uri, self.name)
         run_id = tracker.start_pipeline("tiny", {}, parent)
-        with active(Run(store=self.store, run_id=run_id, tracker=tracker)):
+        observers = (Cards(self.store), tracker)
+        with active(Run(store=self.store, run_id=run_id, observers=observers)):
             settings = Knobs.model_validate(knobs)
             rows = select(settings=Knobs())
             model = sft(rows, settings=Knobs(value=settings.value))
@@ -102,12 +103,6 @@ class Place:
 
     def run_of(self, artifact: Artifact):
         return self.client.get_run(self.store.manifest(artifact).mlflow_run)
-
-    def traces(self) -> tuple[int, int]:
-        """How many there are, and how many assessments of them."""
-        experiment = self.client.get_experiment_by_name(self.name)
-        found = TracingClient(self.uri).search_traces(locations=[experiment.experiment_id])
-        return len(found), sum(len(t.info.assessments) for t in found)
 
 
 @pytest.fixture(scope="module")
@@ -193,51 +188,17 @@ def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
     assert server.set_model_version_tag.call_count == len(moved)
 
 
-def test_a_sample_of_the_graded_answers_are_traces_with_what_the_judge_said(told):
+def test_the_graded_answers_are_a_table_with_verdict_and_reason(told):
     place, (*_, scores) = told
-    experiment = place.client.get_experiment_by_name(place.name)
-    found = TracingClient(place.uri).search_traces(
-        locations=[experiment.experiment_id], run_id=scores.mlflow_run
-    )
-    verdicts = sorted(t.info.tags["klear.verdict"] for t in found)
-    assert verdicts == ["AC", "AC", "WA"]
-    wrong = next(t for t in found if t.info.tags["klear.verdict"] == "WA")
-    (span,) = wrong.data.spans
-    assert span.inputs == {"prompt": "2 + 1?"}
-    assert span.outputs["text"].endswith("\\boxed{7}\n~~~~~")
-    expected, grade = sorted(wrong.info.assessments, key=lambda a: a.name, reverse=True)
-    assert grade.feedback.value is False
-    assert (expected.expectation.value, grade.run_id) == ("3", scores.mlflow_run)
-    assert span.outputs["reward"] == -1.0
-    (check,) = span.outputs["checks"]
-    assert (check["expected"], check["verdict"]) == ("3", "WA")
-    made = place.store.manifest(scores)
-    assert wrong.info.request_time / 1000 == pytest.approx(made.made - made.seconds, abs=0.1)
-    assert wrong.info.execution_duration / 1000 == pytest.approx(made.seconds, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("told", "lines", "times"),
-    [
-        ([{"step": 2}] * 2, [(2, 9.0, {"seconds/rollout": 5.0})], [4, 9, 4.001, 9.001]),
-        # a benchmark's answer: between two points of the curve
-        ([{"place": n} for n in (4, 1, 9)], [(2, 0.25, {}), (4, 0.5, {})],
-         [0.25, 0.5, 0.001, 0.251, 0.002, 1.002]),
-    ],
-)  # fmt: skip
-def test_an_answer_was_made_when_its_step_or_its_place_says(place, told, lines, times):
-    _, (*_, scores) = place.chain()
-    made = place.store.manifest(scores).model_copy(update={"seconds": 1.0})
-    begun = made.made - made.seconds
-    graded = zip(read_graded(scores.folder / GRADED), told, strict=False)
-    placed = [answer.model_copy(update=update) for answer, update in graded]
-    (scores.folder / GRADED).write_text("".join(a.model_dump_json() + "\n" for a in placed))
-    logged = [{"step": n, "time": begun + after, "metrics": m} for n, after, m in lines]
-    (scores.folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in logged))
-    server = Mock()
-    _Result(Mock(), scores, made, ()).traces(server, "a-run")
-    found = [time - begun for call in server.trace.call_args_list for time in call.args[2]]
-    assert found == pytest.approx(times, abs=1e-4)
+    path = place.client.download_artifacts(scores.mlflow_run, ANSWERS)
+    table = json.loads(Path(path).read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert sorted(row["verdict"] for row in rows) == ["AC", "AC", "WA"]
+    wrong = next(row for row in rows if row["verdict"] == "WA")
+    assert (wrong["prompt"], wrong["reward"]) == ("2 + 1?", -1.0)
+    assert wrong["text"].endswith("\\boxed{7}")
+    listed = json.loads(place.run_of(scores).data.tags["mlflow.loggedArtifacts"])
+    assert listed == [{"path": ANSWERS, "type": "table"}]
 
 
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
@@ -245,17 +206,18 @@ def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
     pq.write_table(pa.Table.from_pylist([row, row | {"step": 2, "reward": None}]),
                    tmp_path / "rollouts.parquet")  # fmt: skip
     server = Mock()
-    _Result(Mock(), Mock(folder=tmp_path), Mock(), ()).histograms(server, "run")
+    StageRun(Mock(), "parent", Mock(), {}, tmp_path).histograms(server)
     (run, figure, name), _ = server.log_figure.call_args
-    assert (run, name) == ("run", "figures/rollouts.png")
+    assert (run, name) == ("", "figures/rollouts.png")
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [2, 1]
 
 
-def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(place):
+def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(place, monkeypatch):
+    monkeypatch.setattr(tracker_module, "SECONDS_FOR_AN_ID", 0.0)
     tracker = Tracker(place.uri, place.name)
     parent = tracker.start_pipeline("tiny", {})
-    tracker.put = lambda *_, **__: None  # killed before anything was sent
-    with active(Run(store=place.store, run_id=parent, tracker=tracker)):
+    monkeypatch.setattr(tracker, "put", lambda *_: None)  # killed before anything was sent
+    with active(Run(store=place.store, run_id=parent, observers=(tracker,))):
         rows = select(settings=Knobs())
         evaluate_sft(sft(rows, settings=Knobs()), rows, settings=Knobs())
     for _ in range(2):
@@ -265,7 +227,6 @@ def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(
         assert [m.step for m in history] == [1, 2, 3]
         assert len(place.run_of(model).outputs.model_outputs) == 1
         assert place.run_of(scores).info.status == "FINISHED"
-        assert place.traces() == (3, 6)
 
 
 def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):

@@ -12,7 +12,7 @@ SECONDS_A_DAY = 86_400.0
 KEPT = ("report/", "ablate_")  # with these stages runs end, with the second one experiments
 
 
-class Waste(NamedTuple):
+class Garbage(NamedTuple):
     """A folder that can go; `name` is where it lies below the store."""
 
     name: str
@@ -26,7 +26,7 @@ def damaged(store: Store) -> Iterator[tuple[str, str]]:
         yield name, Store.find(store, *name.split("/"), verify=True)[1]
 
 
-def waste(store: Store, days: float) -> tuple[list[Waste], str]:
+def find_garbage(store: Store, days: float) -> tuple[list[Garbage], str]:
     """What nothing that is kept was made from, older than `days`: reports are kept, and what is
     younger. And what killed runs left, alone while something keeps all results: then it says what.
     """
@@ -35,23 +35,23 @@ def waste(store: Store, days: float) -> tuple[list[Waste], str]:
     if _is_busy(store):
         return left, "a run is under way: results are kept, for it may be reading them"
     manifests = manifests_here(store)
-    known = {name: m for name, m in manifests.items() if m}
-    if lost := [name for name in manifests if name not in known]:
+    readable = {name: m for name, m in manifests.items() if m}
+    if lost := [name for name in manifests if name not in readable]:
         return left, (
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; run again what made it, or remove its folder in {store.root}"
         )
-    kept = [m for n, m in known.items() if n.startswith(KEPT) or m.made >= oldest_kept]
+    kept = [m for n, m in readable.items() if n.startswith(KEPT) or m.made >= oldest_kept]
     needed = {f"{m.stage}/{m.key}" for m in (*kept, *ancestors(Store(store.root), *kept))}
     unneeded = [
-        Waste(name, manifest.bytes, "no report needs it")
-        for name, manifest in known.items()
+        Garbage(name, manifest.bytes, "no report needs it")
+        for name, manifest in readable.items()
         if name not in needed
     ]
     return [*unneeded, *left], ""
 
 
-def remove(store: Store, rubbish: Waste) -> bool:
+def remove(store: Store, rubbish: Garbage) -> bool:
     """Remove it; False when a run holds it at this moment."""
     stage, key = rubbish.name.split("/")[-2:]
     with store.lock(f"{stage}-{key}", wait=False) as free:
@@ -71,11 +71,11 @@ def _is_busy(store: Store) -> bool:
     return False
 
 
-def _left_behind(store: Store, oldest_kept: float) -> Iterator[Waste]:
+def _left_behind(store: Store, oldest_kept: float) -> Iterator[Garbage]:
     """Work folders that nobody holds any more, and what a kill left of a removal."""
     for pattern, why in ((".work/*/*", "an interrupted stage"), (".trash/*", "half removed")):
         for path in sorted(store.root.glob(pattern)):
             files = [f for f in path.rglob("*") if f.is_file()]
             if max(f.stat().st_mtime for f in (path, *files)) < oldest_kept:
                 size = sum(f.stat().st_size for f in files)
-                yield Waste(str(path.relative_to(store.root)), size, why)
+                yield Garbage(str(path.relative_to(store.root)), size, why)
