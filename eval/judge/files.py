@@ -22,7 +22,8 @@ from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem, Sample, Score
 from ..records.row_files import Row, read_rows
-from ..rows.fields import field_of
+from ..rows.fields import field_of, first_of
+from ..rows.gold_field import A_LETTER
 from ..rows.reading import (
     IDS,
     OWN,
@@ -33,7 +34,6 @@ from ..rows.reading import (
     refuse_file,
     source_of,
 )
-from ..rows.shape import A_LETTER, first_of
 from .ends import by_its_end, judged_text
 from .judge import FutureScore, Judge
 
@@ -127,7 +127,7 @@ def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], lis
     """
     by_id: dict[str, Problem | str] = {}
     rejected, ways, first = list[str](), Counter[str](), None
-    letters, source = list[int](), numbered(path, source)
+    letters, source = list[int](), numbered(read_rows(path), source)
     for row in _rows(path):
         value = row.value or {}
         own = str(field_of(value, first_of(value, IDS)) or row.number)

@@ -14,7 +14,7 @@ import pickle
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..answers import extract_boxed, extract_program, has_closed_think, writable
 from ..families.countdown import verify_countdown
 from ..math_answers.verify import letters_of, ordering_of, quick_verdict, with_factors
 from ..programs.verify import chosen_suite, longest_seconds
-from ..records import NO_GOLD, Judgement, Problem, Score, TestSuite
+from ..records import NO_GOLD, Judgement, Problem, Score, TestSuite, golds_of
 from ..sandbox import MachineUnfit
 from .workers import RayPool, WorkerPool
 
@@ -46,6 +46,13 @@ def split_withheld_tests(problem: Problem, tests: TestSuite, count: int) -> tupl
     )
     rewarded, apart = (problem.model_copy(update={"tests": suite}) for suite in suites)
     return rewarded, apart
+
+
+def best_of(verdicts: Sequence[Judgement | None]) -> Judgement | None:
+    """Of an answer beside each gold that would do: one that equals it is enough. None while that is
+    open; unscored where it equals none and some gold cannot be read."""
+    ranks = {"AC": 0, "": 1, "IE": 2}
+    return min(verdicts, key=lambda v: ranks.get(v.verdict if v else "", 3))
 
 
 class Judge(AbstractContextManager["Judge"]):
@@ -107,6 +114,7 @@ class Judge(AbstractContextManager["Judge"]):
         answer, closed = extracted.answer, has_closed_think(text)
         runs = problem.judgeable and not is_math
         ordering, letters = "", ""
+        golds, quick = list[str](), list[Judgement | None]()
         if is_math:
             ordering, letters = ordering_of(problem.prompt), letters_of(problem.prompt)
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
@@ -139,28 +147,26 @@ class Judge(AbstractContextManager["Judge"]):
         elif problem.numbers is not None:
             at_once = verify_countdown(answer, gold, problem.numbers)
         elif is_math:
-            gold, final = with_factors(gold, letters), with_factors(answer, letters)
-            at_once = quick_verdict(gold, final, ordering)
+            final = with_factors(answer, letters)
+            golds = [with_factors(each, letters) for each in golds_of(gold)]
+            quick = [quick_verdict(each, final, ordering) for each in golds]
+            at_once = best_of(quick)
         if at_once:
             quick_score = score(at_once)
             return lambda: quick_score
         if is_math:
-            final = with_factors(answer or "", letters)
-            result = self._submit(self._math, settings.math_timeout_s, gold, final, ordering)
+            final, limit = with_factors(answer or "", letters), settings.math_timeout_s
+            undecided = [each for each, verdict in zip(golds, quick, strict=True) if not verdict]
+            results = [self._submit(self._math, limit, g, final, ordering) for g in undecided]
         else:
             assert problem.tests is not None
             suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)
             limit = longest_seconds(suite, settings)
-            result = self._submit(self._code, limit, suite, answer, settings)
+            results = [self._submit(self._code, limit, suite, answer, settings)]
 
         def wait() -> Score:
-            try:
-                judgement = result()
-            except MachineUnfit:
-                raise
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-                judgement = Judgement("IE", reason)
+            judgement = best_of([*filter(None, quick), *map(_outcome, results)])
+            assert judgement is not None
             return score(judgement)
 
         return wait
@@ -175,3 +181,14 @@ class Judge(AbstractContextManager["Judge"]):
             while len(self._recent) > self.remember:
                 self._recent.popitem(last=False)
         return result
+
+
+def _outcome(result: Callable[[], Judgement]) -> Judgement:
+    """Of a worker; what went wrong with it leaves the answer unscored. Raises MachineUnfit."""
+    try:
+        return result()
+    except MachineUnfit:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
+        return Judgement("IE", reason)

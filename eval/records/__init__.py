@@ -17,6 +17,8 @@ from .problem import (
     Rejected,
     StdinCase,
     TestSuite,
+    any_of,
+    golds_of,
     normalise_prompt,
     problem_id,
 )

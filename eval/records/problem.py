@@ -1,7 +1,9 @@
 """A task to solve, and the tests of a program that solves it."""
 
 import hashlib
+import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -10,6 +12,8 @@ Domain = Literal["math", "code"]
 
 NO_GOLD = "not judgeable: its source gives no answer and no tests"
 """Why every answer to a prompt without gold is unscored."""
+ANY_OF = r"\anyof"
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is passed over
 HIGHEST_LIMIT = 1_000_000
 """Seconds or megabytes of one test: no suite asks for more, and no kernel has a place for 1e300."""
 
@@ -26,6 +30,27 @@ def normalise_prompt(prompt: str) -> str:
 def problem_id(prompt: str) -> str:
     """16 hex digits of the SHA-256 of the normalised prompt."""
     return hashlib.sha256(normalise_prompt(prompt).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def any_of(golds: Sequence[str]) -> str:
+    r"""One text of several golds, `\anyof{1/2}{0.5}`: an answer that equals any of them is right.
+    Raises ValueError for golds that cannot stand in braces."""
+    text = ANY_OF + "".join(f"{{{gold}}}" for gold in golds)
+    if golds_of(text) != tuple(golds):
+        raise ValueError(f"golds whose braces do not match: {'; '.join(golds)[:60]}")
+    return text
+
+
+def golds_of(answer: str) -> tuple[str, ...]:
+    """The golds of a math problem: mostly one, the answer itself."""
+    golds, start, depth = list[str](), 0, 0
+    for match in _BRACE.finditer(answer) if answer.startswith(f"{ANY_OF}{{") else ():
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if match[0] == "{" and depth == 1:
+            start = match.end()
+        elif match[0] == "}" and depth == 0:
+            golds.append(answer[start : match.start()])
+    return tuple(golds) if depth == 0 and golds else (answer,)
 
 
 class StdinCase(Record):
@@ -91,7 +116,7 @@ class Problem(Record):
     id: str = ""
     domain: Domain
     prompt: str = Field(min_length=1)
-    answer: str | None = None  # math: the gold answer, LaTeX or plain
+    answer: str | None = None  # math: the gold, LaTeX or plain; several by `any_of`
     numbers: tuple[int, ...] | None = None
     """Make-the-target problems: the numbers the boxed expression must use, each exactly once."""
     tests: TestSuite | None = None  # code: the hidden tests

@@ -1,9 +1,14 @@
-"""Values inside a row: by dotted names, inside JSON and Python texts; a chat as one text."""
+"""Values inside a row: by dotted names, inside JSON and Python texts; a chat as one text; and the
+name under which a row has a field, whatever its case and hyphens."""
 
 import ast
 import json
+import re
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from ...configs.settings.explain import nearest
 
 USER, ASSISTANT = ("user", "human"), ("assistant", "gpt", "model", "bot")
 LONGEST_LITERAL = 16 << 20  # characters: Python takes some fifty times as much memory to read them
@@ -114,3 +119,51 @@ def plain_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise BadField(name, f"must be text, this is a {type(value).__name__}")
     return value.strip()
+
+
+def find(row: dict[str, Any], wanted: str) -> str:
+    """The name of the row's field that is called `wanted`, whatever its case and hyphens, if it
+    holds anything; else empty."""
+    value, path = row, list[str]()
+    for part in wanted.split("."):
+        value = decoded(value)
+        if isinstance(value, list):
+            key = part if part.isdecimal() and int(part) < len(value) else None
+        else:
+            names = value if isinstance(value, dict) else ()
+            key = next((k for k in names if isinstance(k, str) and folded(k) == folded(part)), None)
+        if key is None:
+            return ""
+        value = value[int(key)] if isinstance(value, list) else value[key]
+        path.append(key)
+    return "" if value is None or value in ("", [], {}, "[]", "{}") else ".".join(path)
+
+
+def folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def all_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Those of the names under which the row holds anything."""
+    return [name for wanted in names if (name := find(row, wanted))]
+
+
+def first_of(row: dict[str, Any], names: Sequence[str]) -> str:
+    return next((name for wanted in names if (name := find(row, wanted))), "")
+
+
+def absent(what: str, names: Sequence[str], row: dict[str, Any]) -> BadField:
+    """That none of the fields holds it, with all that were looked for and the nearest ones."""
+    empty = [key for key in row if folded(key) in map(folded, names)]
+    if empty:
+        return BadField(empty[0], "empty")
+    has = ", ".join(row) or "none"
+    near = dict.fromkeys(n for key in row if (n := nearest(key, list(names))))
+    close = f" ({'; '.join(key.strip('; ') for key in near)})" if near else ""
+    looked = ", ".join(dict.fromkeys(names))
+    return BadField("row", f"no field holds {what}; its fields: {has}{close}; looked for: {looked}")
+
+
+def quoted(name: str) -> str:
+    """A field's name as one types it in a shell."""
+    return name if re.fullmatch(r"[\w.+-]+", name) else f'"{name}"'

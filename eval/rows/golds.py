@@ -11,7 +11,7 @@ from math import comb
 
 from ..math_answers.notation.spelling import spell
 from ..math_answers.notation.words import TEXT
-from ..records import Problem
+from ..records import Problem, golds_of
 
 _NO_ANSWER = re.compile(
     r"(?:(?:proof|prove[nd]?|show)\b.*|q\.?e\.?d|(?:(?:see|refer to|given in|as) )?(?:the )?"
@@ -46,9 +46,13 @@ _SUBSCRIPTED = re.compile(r"(?<![\\A-Za-z])([A-Za-z])_\{?([A-Za-z])\}?(?![A-Za-z
 
 def unjudgeable(problem: Problem) -> str:
     """Why no answer can match the gold of a math problem; empty where one can."""
-    gold = (problem.answer or "").strip()
     if problem.domain != "math" or problem.numbers is not None or not problem.judgeable:
         return ""
+    golds = golds_of((problem.answer or "").strip())
+    return next(filter(None, (_no_match(gold, problem.prompt) for gold in golds)), "")
+
+
+def _no_match(gold: str, prompt: str) -> str:
     plain = re.sub(TEXT, r"\1", gold).strip("$ .")
     if _NO_ANSWER.fullmatch(plain):
         return f"the gold is no answer: {gold[:60]!r}"
@@ -58,7 +62,7 @@ def unjudgeable(problem: Problem) -> str:
         return f"the gold is a sentence, which no answer repeats: {gold[:60]!r}"
     value = gold.rpartition("=")[2]
     for letter, index in _SUBSCRIPTED.findall(value):
-        if not re.search(rf"(?<![A-Za-z]){letter}\s*_?\s*\{{?\s*{index}", problem.prompt):
+        if not re.search(rf"(?<![A-Za-z]){letter}\s*_?\s*\{{?\s*{index}", prompt):
             return f"the gold depends on {letter}_{index}, which the problem does not name"
     return ""
 
@@ -70,13 +74,17 @@ def _words(text: str) -> int:
 def chance_of_guessing(problem: Problem) -> float:
     """How often somebody who guesses matches the gold: 1/2 of yes or no, one of the choices that
     the prompt letters (of four where it does not), 0 of any other gold."""
-    gold = re.sub(TEXT, r"\1", problem.answer or "").strip().strip("$.。 ").lower()
-    if problem.domain != "math" or not gold:
+    if problem.domain != "math":
         return 0.0
+    return max(_chance(gold, problem.prompt) for gold in golds_of(problem.answer or ""))
+
+
+def _chance(answer: str, prompt: str) -> float:
+    gold = re.sub(TEXT, r"\1", answer).strip().strip("$.。 ").lower()
     if gold in _BINARY:
         return 0.5
     if match := _LETTER.fullmatch(gold):
-        lettered = {label.upper() for label in _LABEL.findall(problem.prompt)}
+        lettered = {label.upper() for label in _LABEL.findall(prompt)}
         several = {"A", "B", match[1].upper()} <= lettered
         return 1 / len(lettered) if several else 1 / 4
     return 0.0

@@ -4,7 +4,7 @@ gsm8k.jsonl: 1,319 math problems · prompt: question · gold: answer after "####
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,10 +14,11 @@ from ...configs.settings.explain import ConfigError
 from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem
-from ..records.row_files import read_rows, stem
-from .fields import field_of
+from ..records.row_files import Row, read_rows, stem
+from .fields import field_of, first_of, folded, quoted
+from .gold_field import A_LETTER, place_of
 from .gold_text import A_PROGRAM
-from .shape import A_LETTER, described, first_of, folded, own_problem, place_of, quoted, recognised
+from .shape import described, own_problem, recognised
 from .to_problem import Tables, to_problem
 
 IDS = ("id", "problem_id", "task_id", "question_id", "unique_id", "uid", "idx", "index", "name")
@@ -70,12 +71,12 @@ def read_row(
     return to_problem(row, named, tables), f"{named.domain}|{described(named)}{remark}"
 
 
-def numbered(path: Path, source: Source) -> Source:
-    """The source, with the number that a file read by shape counts options from. Some row of one
-    that counts from 1 names its last option, by their count; where another has a 0, nobody can
-    tell. Raises ValueError when the file is damaged."""
+def numbered(rows: Iterable[Row], source: Source) -> Source:
+    """The source, with the number that the `rows` of a file or a dataset read by shape count
+    options from. Some row of one that counts from 1 names its last option, by their count; where
+    another has a 0, nobody can tell. Raises ValueError when the file is damaged."""
     places = set[str]()
-    for number, row in enumerate(read_rows(path) if source.by_shape else ()):
+    for number, row in enumerate(rows if source.by_shape else ()):
         if number == ROWS_TRIED and not places - {""}:
             break
         with suppress(ValueError, RecursionError):
@@ -89,7 +90,7 @@ def read_problems(path: Path, source: Source) -> Reading:
     """All rows of one file. Raises ConfigError when none is a problem, with what would help, or
     when the rows are programs without tests; ValueError when the file is damaged."""
     reading = Reading(path.name, [], {}, Counter(), [], [])
-    twice, source = set[str](), numbered(path, source)
+    twice, source = set[str](), numbered(read_rows(path), source)
     for row in read_rows(path):
         try:
             if row.value is None:
@@ -114,7 +115,7 @@ def read_problems(path: Path, source: Source) -> Reading:
 def refuse_early(path: Path, source: Source) -> None:
     """Raises ConfigError as `read_problems` does, before a file is collected; all of it is
     read only where its first rows are in doubt."""
-    kept, programs, source = 0, False, numbered(path, source)
+    kept, programs, source = 0, False, numbered(read_rows(path), source)
     for row in islice(read_rows(path), ROWS_TRIED):
         try:
             read_row(row.value or {}, source)

@@ -13,13 +13,27 @@ from pydantic import ValidationError
 
 from ...configs.settings.sources import Lookup, Source
 from ..answers import THINK_CLOSE, THINK_OPEN, extract_boxed
+from ..programs.evalplus import reference_suite
 from ..programs.formats import joined, parse_suite, with_checker, with_setup
-from ..records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace
-from .fields import BadField, answer_turn, decoded, field_of, plain_text, text_of, turns_of
+from ..records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace, any_of
+from .fields import (
+    BadField,
+    answer_turn,
+    decoded,
+    field_of,
+    find,
+    folded,
+    plain_text,
+    quoted,
+    text_of,
+    turns_of,
+)
 from .gold_text import after_mark
 from .options import letter_of, options_of, shuffled, with_options
 
-SEVERAL = "answers; the judge takes one"
+SEVERAL = "answers that differ"
+INPUTS = ("base_input", "plus_input")
+"""EvalPlus' own files: arguments, whose results `canonical_solution` computes."""
 Tables = Mapping[str, Mapping[str, str]]
 """The texts of each lookup table, by what its rows are found by."""
 
@@ -211,9 +225,17 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
         value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         values = list(dict.fromkeys(str(v).strip() for v in value))
-        if len(values) > 1 and not source.all_answers:
-            raise BadField(name, f"{len(values)} {SEVERAL}")
-        value = ", ".join(values) if len(values) > 1 else next(iter(value), None)
+        if len(values) > 1 and not (source.all_answers or source.any_answer):
+            typed = f"--fields gold={quoted(name)}"
+            fix = f"{typed},any_answer=true if each alone is right, {typed},all_answers=true if not"
+            raise BadField(name, f"{len(values)} {SEVERAL} ({'; '.join(values)[:60]}): {fix}")
+        if len(values) > 1 and source.any_answer:
+            try:
+                value = any_of(values)
+            except ValueError as error:
+                raise BadField(name, str(error)) from error
+        else:
+            value = ", ".join(values) if len(values) > 1 else next(iter(value), None)
     if value is None:
         return _no_gold(source, name, "missing")
     boolean = isinstance(value, bool) and not source.by_shape
@@ -246,6 +268,8 @@ def tests_of(row: dict[str, Any], source: Source) -> TestSuite | None:
     """The tests; None where a source may be without. Raises BadField."""
     names = [name.strip() for name in source.tests_field.split("+") if name.strip()]
     values = {name: field_of(row, name) for name in names}
+    if names and {folded(name) for name in names} <= {folded(name) for name in INPUTS}:
+        return _by_reference(row, source, values)
     suites: list[TestSuite] = []
     for name, value in values.items():
         if _holds_nothing(value):
@@ -270,6 +294,24 @@ def tests_of(row: dict[str, Any], source: Source) -> TestSuite | None:
         return with_checker(suite, checker) if checker.strip() else suite
     except ValueError as error:
         raise BadField(source.tests_field, str(error)) from error
+
+
+def _by_reference(row: dict[str, Any], source: Source, values: dict[str, Any]) -> TestSuite:
+    """Tests of inputs alone, whose results the row's own solution computes. Raises BadField."""
+    name, lists = source.tests_field, [decoded(value) or [] for value in values.values()]
+    if not all(isinstance(inputs, list) for inputs in lists):
+        raise BadField(name, "must be lists of inputs")
+    tolerance = field_of(row, find(row, "atol"))
+    try:
+        return reference_suite(
+            [args for inputs in lists for args in inputs],
+            text_of(row, find(row, "canonical_solution")),
+            text_of(row, source.fn_name_field),
+            text_of(row, source.prompt_field),
+            float(tolerance) if isinstance(tolerance, int | float) else 0.0,
+        )
+    except ValueError as error:
+        raise BadField(name, str(error)) from error
 
 
 def _holds_nothing(value: Any) -> bool:

@@ -32,7 +32,7 @@ def preview(what: str, /, *, n: int = 3, fields: str = "", use: str = "") -> int
             raise ConfigError([f"{what}: no such file"])
         source = source_of(path.name, path, fields, use)
         print("\n".join(read_problems(path, source).lines()))
-        rows, source = read_rows(path), numbered(path, source)
+        rows, source = read_rows(path), numbered(read_rows(path), source)
     else:
         source, rows = _published(what, n)
     for row in islice(rows, n):

@@ -49,6 +49,8 @@ class Piece(NamedTuple):
     commit: str = ""
     shard: int = 0
     of: int = 1
+    options_from: int = 0
+    """What the dataset counts options from, where its rows are read by shape."""
 
 
 class Collected(NamedTuple):
@@ -83,9 +85,14 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
         if source.kind == "hub":
             if source.name not in known:
                 commit = resolved(source, source.name)
-                known[source.name] = commit, _opened(source, commit, source.name).num_shards
-            commit, of = known[source.name]
-            pieces = [Piece(None, None, commit, shard, of) for shard in range(max(of, 1))]
+                rows = piece_rows(Piece(commit=commit), source, Path(), source.name)
+                known[source.name] = {
+                    "commit": commit,
+                    "of": _opened(source, commit, source.name).num_shards,
+                    "options_from": numbered(rows, source).options_from,
+                }
+            whole = Piece(**known[source.name])
+            pieces = [whole._replace(shard=shard) for shard in range(max(whole.of, 1))]
         else:
             pieces = [Piece(file) for file in _files(source, settings, source.name)]
         if source.limit or source.lookup or source.kind == "generated":
@@ -275,7 +282,10 @@ def read_source(
         yield from (Collected(p, [], None) for p in generated_problems(source, seed))
     tables = _looked_up(source, settings)
     for piece in part.pieces:
-        as_file = numbered(piece.file, source) if piece.file else source
+        if piece.file:
+            as_file = numbered(read_rows(piece.file), source)
+        else:
+            as_file = source.model_copy(update={"options_from": piece.options_from})
         for row in piece_rows(piece, source, Path(settings.root), source.name):
             wanted = row.value is None or is_wanted(row.value, source.where)
             yield checked(row, as_file, tables) if wanted else None

@@ -128,6 +128,36 @@ def test_a_line_of_a_table_with_other_columns_is_a_reject(tmp_path):
     assert [text.partition(":")[0] for text in reading.rejected] == ["row 2", "row 3"]
 
 
+def test_several_golds_are_read_as_the_refusal_says_and_judged_so(tmp_path):
+    path = write(tmp_path / "r.jsonl", {"problem": "Solve it.", "answer": ["\\frac{x}{2}", "2x"]})
+    with pytest.raises(ConfigError) as refusal:
+        read_problems(path, BY_SHAPE)
+    typed = [part.split()[0] for part in str(refusal.value).split("--fields ")[1:]]
+    verdicts = {}
+    with Judge() as judge:
+        for fields in typed:
+            reading = read_problems(path, source_of("r", path, fields))
+            verdicts[fields] = [
+                judge.judge(reading.problems[0], f"\\boxed{{{answer}}}").verdict
+                for answer in ("x+x", "0.5x", "3x", "x/2, 2x")
+            ]
+            assert f"gold: {fields.partition(',')[2][:3]} of answer" in reading.lines()[0]
+    assert verdicts == {
+        "gold=answer,any_answer=true": ["AC", "AC", "WA", "WA"],
+        "gold=answer,all_answers=true": ["WA", "WA", "WA", "AC"],
+    }
+
+
+def test_a_reference_that_fails_on_its_own_input_leaves_every_answer_unscored():
+    row = {**CASES["evalplus_humaneval"]["row"], "plus_input": [[[]]]}
+    problem, way = read_row(row, BY_SHAPE)
+    assert way.endswith("tests: base_input + plus_input")
+    with Judge() as judge:
+        score = judge.judge(problem, f"```python\n{CASES['evalplus_humaneval']['right']}\n```")
+    assert score.verdict == "IE"
+    assert "the reference program fails on ([],)" in score.reason
+
+
 def test_fields_and_an_entry_of_the_catalogue_say_how_a_file_is_read(tmp_path):
     row = {"problem": "p?", "answer": "5", "final_answer": "7", "question": "q?"}
     path = write(tmp_path / "r.jsonl", row)

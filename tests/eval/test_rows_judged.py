@@ -19,6 +19,7 @@ from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.sources import Source
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
+from klear.eval.records.row_files import read_rows
 from klear.eval.rows.reading import numbered, read_problems, read_row
 from tests.shared_data import DATA
 
@@ -160,7 +161,7 @@ def test_a_file_that_numbers_options_from_1_is_read_so_as_a_whole(tmp_path):
     assert golds(*[1] * 30, 4) == ["A"] * 30 + ["D"]
     with pytest.raises(ConfigError, match="numbers of options begin at 0 or at 1"):
         golds(0, 1, 4)
-    assert numbered(write(tmp_path / "r.jsonl", 1, 4), BY_SHAPE).options_from == 1
+    assert numbered(read_rows(write(tmp_path / "r.jsonl", 1, 4)), BY_SHAPE).options_from == 1
 
 
 def test_a_letter_without_options_is_warned_of_with_its_row(tmp_path):

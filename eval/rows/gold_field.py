@@ -1,0 +1,247 @@
+"""The gold of a row whose fields nobody named: which field holds it, and how it stands there.
+
+Every field that may hold one is read. Where two say different things the row is refused with the
+names to choose from, and so is a list of different answers: whether one of them will do or all are
+needed, only its author knows, unless the dataset says so (`is_multiple_answer`, `aliases`, SQuAD).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ...configs.settings.sources import Source
+from ..records import Problem, golds_of
+from . import gold_text
+from .fields import (
+    BadField,
+    absent,
+    all_of,
+    answer_turn,
+    decoded,
+    field_of,
+    find,
+    first_of,
+    folded,
+    quoted,
+    turns_of,
+)
+from .golds import unjudgeable
+from .options import options_of, place_in
+from .to_problem import SEVERAL, answer_of, prompt_of
+
+ALTERNATIVES = (
+    "possible_answers", "acceptable_answers", "accepted_answers", "valid_answers",
+    "alternative_answers", "answer_aliases", "aliases",
+)  # fmt: skip
+"""Lists any entry of which is right, by their name."""
+GOLDS = (
+    "answer", "final_answer", "expected_answer", "correct_answer", "gold_answer", "ground_truth",
+    "gold", "gt", "gt_answer", "reference_answer", "ref_answer", "true_answer", "target_answer",
+    "numerical_answer", "extracted_answer", "parsed_answer", "short_answer", "answer_value",
+    "final_ans", "ans", "answer_key", "correct", "correct_option", "correct_choice", "answers",
+    "reward_model.ground_truth", "verification_info.ground_truth", "verification_info.answer",
+    "extra_info.ground_truth", "1.ground_truth.value", "target", "cop",
+    *ALTERNATIVES,
+)  # fmt: skip
+PLACES = ("answer_index", "answer_idx", "correct_index", "correct_idx", "label", "gold_index")
+"""Golds only where the row lists options."""
+WORKED = (
+    "solution", "reference_solution", "gold_standard_solution", "worked_solution", "rationale",
+    "full_solution", "generated_solution", "output", "response", "completion", "explanation",
+    "target_text", "solutions", "conversations", "messages",
+)  # fmt: skip
+"""Solutions, for the answer that stands in them, where no field of `GOLDS` has one."""
+OWN_SOLUTIONS = (
+    "solution", "reference_solution", "gold_standard_solution", "worked_solution", "rationale",
+    "full_solution", "explanation",
+)  # fmt: skip
+"""Those of `WORKED` that the dataset vouches for: what they end with cannot be another answer."""
+OPTIONS = ("options", "choices", "endings", "answer_options", "answer_option_list", "option_list")
+A_LETTER = " (a letter, but the prompt has no options)"
+_WRONG_ONE = re.compile(r"(?:incorrect|wrong)_?(?:answer|option)_?(\d)|distractor_?(\d)")
+_COLUMNS = (("a", "b", "c", "d", "e"), *(
+    tuple(f"{start}{end}" for end in ends)
+    for start in ("option_", "choice_", "option", "opt_", "op")
+    for ends in ("abcde", "12345")
+))  # fmt: skip
+_NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|[-+]?\\d?frac\{\d+\}\{\d+\}")
+
+
+def with_gold(
+    row: dict[str, Any], source: Source, troubles: list[BadField], looked_for: Sequence[str] = ()
+) -> tuple[Source, str]:
+    """The source with the field of its gold, and how it stands there; and a remark. `troubles`
+    tell what looked like tests and was none, `looked_for` all names of such. Raises BadField."""
+    options = source.options_field or options_field(row)
+    source = source.model_copy(update={"domain": "math", "options_field": options})
+    prompt = prompt_of(row, source.model_copy(update={"options_field": ""}))
+    used = source.prompt_field.split(".")[0]
+    names = [source.answer_field] if source.answer_field else all_of(row, GOLDS)
+    if options and not source.answer_field:
+        names += all_of(row, PLACES)
+    readings = list[tuple[Source, str]]()
+    for name in dict.fromkeys(names):
+        if name == used or (folded(name) == "correct" and _is_boolean(field_of(row, name))):
+            continue  # whether somebody's solution is right
+        try:
+            readings.append(_read_gold(row, name, source, prompt, worked=False))
+        except BadField as error:
+            troubles.append(error)
+    if not readings and (several := [e for e in troubles if SEVERAL in str(e)]):
+        raise several[0]
+    if not readings:
+        if not source.answer_field:
+            readings = _from_solution(row, source, prompt, troubles)
+        if not readings:
+            raise troubles[0] if troubles else absent("a gold", [*looked_for, *GOLDS, *WORKED], row)
+    readings.sort(key=lambda reading: not reading[0].any_answer)
+    if not options:  # a letter counts where nothing else is there
+        readings.sort(key=lambda reading: gold_text.is_bare_letter(reading[1], prompt))
+    chosen, gold = readings[0]
+    if not (options or source.answer_field or chosen.answer_field.partition(".")[0] in WORKED):
+        readings += _contradictions(row, source, prompt, gold)
+    bare = not options and gold_text.is_bare_letter(gold, prompt)
+    for other, value in readings[1:]:
+        elsewhere = not (bare or options) and gold_text.is_bare_letter(value, prompt)
+        if not elsewhere and not _is_same(gold, value):
+            a, b = chosen.answer_field, other.answer_field
+            fix = f"name one: --fields gold={quoted(a)} or --fields gold={quoted(b)}"
+            raise BadField("row", f"{a} ({gold[:40]}) and {b} ({value[:40]}) differ; {fix}")
+    return chosen, A_LETTER if bare else ""
+
+
+def _from_solution(
+    row: dict[str, Any], source: Source, prompt: str, troubles: list[BadField]
+) -> list[tuple[Source, str]]:
+    """The reading of the first solution that states an answer. Raises BadField for a program."""
+    for name in all_of(row, WORKED):
+        if name == source.prompt_field.split(".")[0] and turns_of(field_of(row, name)) is None:
+            continue
+        try:
+            reading = _read_gold(row, name, source, prompt, worked=True)
+            if not troubles or reading[0].answer_in_box or reading[0].answer_after:
+                return [reading]  # else a word beside a gold that is none
+        except BadField as error:
+            troubles.append(error)
+            if gold_text.A_PROGRAM in str(error):  # what stands beside it is no answer either
+                raise
+    return []
+
+
+def _contradictions(
+    row: dict[str, Any], source: Source, prompt: str, gold: str
+) -> list[tuple[Source, str]]:
+    """Readings of the dataset's own solutions that end with another number than the gold: what is
+    beside them in a column may be no gold at all (`target: 0.5`)."""
+    from ..math_answers.verify import quick_verdict
+
+    readings = list[tuple[Source, str]]()
+    for name in all_of(row, OWN_SOLUTIONS):
+        text = field_of(row, name)
+        if name == source.prompt_field or not isinstance(text, str) or text.count("boxed") > 1:
+            continue
+        try:
+            reading, stated = _read_gold(row, name, source, prompt, worked=True)
+        except BadField:
+            continue
+        marked = reading.answer_in_box or reading.answer_after == gold_text.HASHES
+        if marked and _NUMBER.fullmatch(stated.strip("$ ")):
+            pairs = [(g, stated) for g in golds_of(gold)] + [(stated, g) for g in golds_of(gold)]
+            verdicts = [quick_verdict(*pair) for pair in pairs]
+            if all(v is not None and v.verdict == "WA" for v in verdicts):
+                readings.append((reading, stated))
+    return readings
+
+
+def options_field(row: dict[str, Any]) -> str:
+    """The field or fields, joined by +, that list the options of a multiple choice; else empty."""
+    if name := first_of(row, OPTIONS):
+        return name
+    wrong = sorted(key for key in row if _WRONG_ONE.fullmatch(key.lower().replace(" ", "_")))
+    right = first_of(row, ("correct_answer", "right_answer", "answer"))
+    if wrong and right:
+        return "+".join([right, *wrong])
+    return next(("+".join(names) for c in _COLUMNS if len(names := all_of(row, c)) > 1), "")
+
+
+def place_of(row: dict[str, Any], source: Source) -> str:
+    """Where the number that a row has as gold stands among its options, for a file that may count
+    them from 0 or from 1: `zero`, `count` or `between`; empty for a row without such a number."""
+    field = source.options_field or options_field(row)
+    if not field:
+        return ""
+    options = options_of(row, field)
+    taken = {text.strip().lower() for option in options for text in option}
+    names = [source.answer_field] if source.answer_field else [*GOLDS, *PLACES]
+    for name in all_of(row, names):
+        number = place_in(field_of(row, name))
+        if number is not None and str(number) not in taken:
+            return {0: "zero", len(options): "count"}.get(number, "between")
+    return ""
+
+
+def _read_gold(
+    row: dict[str, Any], name: str, source: Source, prompt: str, *, worked: bool
+) -> tuple[Source, str]:
+    """The source that reads the gold from the field, and the gold. Raises BadField."""
+    value, fields = field_of(row, name), dict[str, Any]()
+    if turns := turns_of(value):
+        text, listed = answer_turn(turns), decoded(value)
+        place = next((i for i, turn in enumerate(turns) if turn.text is text), -1)
+        if text is None or not isinstance(text, str):
+            raise BadField(name, "the chat has no answer")
+        name = f"{name}.{place}.{'content' if 'content' in listed[place] else 'value'}"
+        value = text
+    elif isinstance(inside := decoded(value), dict) and inside:  # SQuAD, TriviaQA
+        inner = first_of(inside, ("text", "value", "answer", "ground_truth"))
+        if not inner:
+            raise BadField(name, f"an object with {', '.join(map(str, inside))[:60]} is no gold")
+        name, value = f"{name}.{inner}", inside[inner]
+        fields["any_answer"] = "answer_start" in inside
+    if folded(name.rpartition(".")[2]) in map(folded, ALTERNATIVES):
+        fields["any_answer"] = True
+    fields["answer_field"] = name
+    values = decoded(value) if isinstance(value, str) and value[:2] in ('["', "['") else value
+    if isinstance(values, list):
+        flag = str(field_of(row, find(row, "is_multiple_answer"))).lower() == "true"
+        every = fields["all_answers"] = source.all_answers or flag
+        value = values[0] if values else None
+        if not every and (_are_equal(values) or (source.options_field and len(values) == 1)):
+            fields |= {"answer_field": f"{name}.0", "any_answer": False}
+            name = f"{name}.0"
+    if isinstance(value, str) and not source.options_field:
+        rule = gold_text.rule_of(value)
+        fields |= {"answer_in_box": rule.form == "box", "answer_after": rule.mark}
+        if rule.form == "plain" and gold_text.is_program(value):
+            raise BadField(name, f"{gold_text.A_PROGRAM}, and no field holds tests")
+        if worked and rule.form == "plain" and not gold_text.is_short(value.strip()):
+            raise BadField(name, 'a solution without "####", a box or "the answer is"')
+    reading = source.model_copy(update=fields)
+    gold = answer_of(row, reading)
+    if gold is None:
+        raise BadField(name, "empty")
+    if why := unjudgeable(Problem.model_construct(domain="math", prompt=prompt, answer=gold)):
+        raise BadField(name, why)
+    return reading, gold
+
+
+def _is_boolean(value: Any) -> bool:
+    return str(value).lower() in ("true", "false")
+
+
+def _are_equal(values: list[Any]) -> bool:
+    """Whether these are several spellings of one value."""
+    first, *others = [str(value) for value in values] or [""]
+    return {first} < {first, *others} and all(_is_same(first, other) for other in others)
+
+
+def _is_same(gold: str, other: str) -> bool:
+    """Whether one of the golds of either side is one of the other's."""
+    from ..math_answers.verify import quick_verdict  # a run begins without it
+
+    for a in golds_of(gold):
+        for b in golds_of(other):
+            verdict = None if a == b else quick_verdict(a, b)
+            if a == b or (verdict is not None and verdict.verdict == "AC"):
+                return True
+    return False
