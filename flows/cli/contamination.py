@@ -56,10 +56,10 @@ def contamination(
     from rich.console import Console
 
     from ...tasks.data.collect import collect
+    from ...tasks.data.contamination import PAGE, count_by_source
     from ...tasks.data.decontaminate import decontaminate
-    from ...tasks.data.near_misses import PAGE as NEAR_PAGE
-    from ...tasks.data.near_misses import near_misses
-    from ...tasks.data.overlaps import PAGE, count_by_source
+    from ...tasks.data.semantic_contamination import PAGE as NEAR_PAGE
+    from ...tasks.data.semantic_contamination import near_misses
     from ...tasks.engine.run import Run, active
     from ...tasks.observe.pages import Cards
     from ...tasks.observe.terminal import Terminal

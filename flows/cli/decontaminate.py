@@ -29,8 +29,16 @@ from ...eval.records.tables import ArrowWriter
 from ...eval.rows.fields import BadField
 from ...eval.rows.reading import named_files
 from ...eval.rows.shape import text_of_problem
+from ...tasks.data.contamination import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    HITS,
+    PAGE,
+    ROW,
+    Overlaps,
+    write_page,
+)
 from ...tasks.data.ngrams import Item, NgramIndex
-from ...tasks.data.overlaps import BATCH_BYTES, BATCH_ROWS, HITS, PAGE, ROW, Overlaps, write_page
 from ...tasks.report.page import render_text
 from .judge import DataFile
 

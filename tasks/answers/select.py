@@ -18,7 +18,7 @@ from ...eval.progress import report
 from ...eval.records import Domain, Example, Rejected, Sample, Score
 from ...eval.records.tables import TableWriter, count_rows, read_table, row_groups
 from ...training.launch.result_files import KEPT, REJECTED, SAMPLES, SCORES
-from ..data.words import alnum_words
+from ..data.tokenize import alnum_words
 from ..engine.stage import Metrics, stage
 from ..store.store import Artifact
 from .difficulty import Difficulty, Label

@@ -12,7 +12,7 @@ from ...eval.records.tables import ArrowWriter, row_groups
 from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..store.store import SCRATCH, Artifact
-from .overlaps import HITS, REASONS, benchmark_index, decide_part, write_page
+from .contamination import HITS, REASONS, benchmark_index, decide_part, write_page
 from .split_rows import split_rows, table_parts
 
 

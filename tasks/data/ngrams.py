@@ -16,7 +16,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from .text_columns import BYTES, PLACES, SPACE, ascii_or_folded, byte_rule, compiled
-from .words import RULES, Normalisation
+from .tokenize import RULES, Normalisation
 
 LONGEST = 32
 """The most words an n-gram can have."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numba import types
 from numpy.typing import NDArray
 
-from .words import Rule
+from .tokenize import Rule
 
 REMEMBERED_WORDS = 1 << 16
 SPACE = np.uint8(32)

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from open_r1_peer import Benchmarks, N, as_shipped, core_loop
 from real_documents import DATA, cpu_seconds, rows_of
 
+from klear.tasks.data.contamination import BATCH_ROWS, COLUMNS
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import BATCH_ROWS, COLUMNS
-from klear.tasks.data.words import Normalisation
+from klear.tasks.data.tokenize import Normalisation
 
 UNION = ("deepscaler", "math_train", "aime_1983_2023")
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500")

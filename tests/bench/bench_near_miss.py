@@ -36,7 +36,7 @@ from klear.configs.settings.data import (
 from klear.eval.records import Problem
 from klear.eval.records.tables import read_table, write_table
 from klear.tasks.data.decontaminate import decontaminate
-from klear.tasks.data.near_misses import NEAR, NearMiss, near_misses
+from klear.tasks.data.semantic_contamination import NEAR, NearMiss, near_misses
 from klear.tasks.store.store import Artifact
 
 SOURCES = {"deepscaler": 24, "math_train": 2, "aime_1983_2023": 1, "aimo_validation_aime": 1}

@@ -12,7 +12,7 @@ import pytest
 
 from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
-from klear.tasks.data.overlaps import LONGEST_TEXT, Hit
+from klear.tasks.data.contamination import LONGEST_TEXT, Hit
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
 

@@ -13,11 +13,19 @@ import pytest
 from klear.configs.settings.base import key_of
 from klear.configs.settings.data import DecontaminateSettings, NearMissSettings, PartsRuntime
 from klear.eval.records.tables import ArrowWriter, read_table
-from klear.tasks.data import near_misses as module
+from klear.tasks.data import semantic_contamination as module
+from klear.tasks.data.contamination import (
+    HITS,
+    LISTED_PER_ROW,
+    PAGE,
+    ROW,
+    Hit,
+    Overlaps,
+    write_page,
+)
 from klear.tasks.data.decontaminate import decontaminate
-from klear.tasks.data.near_misses import NEAR, NearMiss, hashing_encoder, near_misses
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.overlaps import HITS, LISTED_PER_ROW, PAGE, ROW, Hit, Overlaps, write_page
+from klear.tasks.data.semantic_contamination import NEAR, NearMiss, hashing_encoder, near_misses
 from klear.tasks.store.store import Artifact, content_digest, scan
 from tests.eval.evaluations_by_hand import math_problem
 from tests.tasks.manifests_by_hand import folder_with, kept_in, rejected_in

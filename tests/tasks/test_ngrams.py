@@ -17,7 +17,7 @@ from shared_data import shared_rows
 
 from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.text_columns import SPACE, ascii_or_folded, byte_rule
-from klear.tasks.data.words import RULES, Normalisation, Rule, alnum_words
+from klear.tasks.data.tokenize import RULES, Normalisation, Rule, alnum_words
 from tests.bench.open_r1_peer import grams
 
 # ---------------------------------------------------------------- words

@@ -22,7 +22,7 @@ from ..engine.parts import computed_parts
 from ..engine.stage import Metrics, stage
 from ..report.page import Page, render
 from ..store.store import SCRATCH, Artifact
-from .overlaps import COLUMNS, LEAK_COVERAGE, shortened
+from .contamination import COLUMNS, LEAK_COVERAGE, shortened
 from .split_rows import TablePart, table_parts
 
 NEAR, PAGE = "near_misses.parquet", "near_misses.html"

@@ -22,7 +22,7 @@ from ...eval.records import Record
 from ...eval.records.tables import ArrowWriter, arrow_schema, row_groups, to_records
 from ..store.store import Artifact
 from .split_rows import TablePart
-from .words import Normalisation
+from .tokenize import Normalisation
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
     from .ngrams import Found, NgramIndex
