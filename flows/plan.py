@@ -79,7 +79,7 @@ def plan(
     planner, known = Planner(run, settings.topology, settings.base), dict(made)
     for call in asked or calls(settings).values():
         inputs = tuple(known[name] for name in call.inputs)
-        known[call.stage.name] = planner.look(call.stage, inputs, call.settings)
+        known[call.stage.name] = planner.plan_stage(call.stage, inputs, call.settings)
         if call.stage.name == until:
             break
     stages = planner.stages

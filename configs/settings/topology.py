@@ -38,12 +38,6 @@ class Assumptions(Settings):
     """Prompts that pass the RL filter"""
     rl_kept: Share | None = None
     """Share of the asked prompts that pass it; not in the paper"""
-    source_rows: PositiveInt | None = None
-    """Rows of a hub source that nobody has counted"""
-    kept: Share = 1.0
-    """Share of rows that dedup, decontamination keep, each"""
-    benchmark_problems: PositiveInt | None = None
-    """Problems of a benchmark that nobody has counted"""
     prompt_tokens: PositiveInt | None = None
     """Mean tokens of a prompt; empty: the longest"""
     answer_tokens: PositiveInt | None = None
@@ -54,15 +48,6 @@ class Assumptions(Settings):
     four layers of an 8B with its head 0.32"""
     generate_mfu: Share = 0.05
     """Generation, bound by memory: 2·N FLOPs a token; not measured: vLLM's benchmark gives yours"""
-    stream_tokens_per_second: PositiveFloat = 20.0
-    """Of one request to an endpoint: DeepSeek's mean for V3 and R1 was 20 to 22 (its overview of
-    its inference system, February 2025)"""
-    endpoint_requests: PositiveInt = 500
-    """That an endpoint answers at once, all stages that ask it together; not measured: DeepSeek's
-    limit of an account for its large model (2,500 for the small one; api-docs.deepseek.com,
-    November 2026)"""
-    client_tokens_per_second: PositiveFloat = 16_000.0
-    """Streamed tokens that one process reads: 60 µs each, measured on one core"""
     judged_per_core: PositiveFloat = 25.0
     """Answers judged a second and core: 16 tests of 2.4 ms each, by bench_judge.py"""
 

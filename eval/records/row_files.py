@@ -106,7 +106,7 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
     Raises FileNotFoundError with the pattern, the name of the `setting` that holds it and `advice`,
     and ConfigError for a file of a format that is not read.
     """
-    found: dict[Path, None] = {}
+    chosen: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern).expanduser()
         full = str(path) if path.is_absolute() else f"{glob.escape(str(root))}/{path}"
@@ -117,8 +117,8 @@ def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = 
         for file in files:
             if not file.name.endswith(SUFFIXES):
                 raise ConfigError([f"{setting}: {file.name} is none of {', '.join(SUFFIXES)}"])
-            found[file] = None
-    return list(found)
+            chosen[file] = None
+    return list(chosen)
 
 
 def stem(path: Path) -> str:
@@ -161,16 +161,16 @@ def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> I
         ) from error
 
 
-Found = tuple[int, Any, str, str]  # number, value (None with an error), error, raw text
+Read = tuple[int, Any, str, str]  # number, value (None with an error), error, raw text
 
 
-def _refuse_bomb(unpacked: int, path: Path) -> None:
+def _refuse_bomb(size: int, path: Path) -> None:
     """Raises ValueError for a file that is made to fill memory or disk."""
-    if unpacked > FREE_UNPACKED and unpacked > MOST_UNPACKED * path.stat().st_size:
+    if size > FREE_UNPACKED and size > MOST_UNPACKED * path.stat().st_size:
         raise ValueError(f"it unpacks to over {MOST_UNPACKED} times its size")
 
 
-def _parquet_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
+def _parquet_rows(path: Path, cut: Cut | None) -> Iterator[Read]:
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         _refuse_bomb(sum(g.total_byte_size for g in groups), path)
@@ -179,10 +179,10 @@ def _parquet_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
         average = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=1)
         fitting = max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(average, 1)))
         rows = min(fitting, rows_of_longest(path, groups))
-        number, unpacked = cut.before if cut else 0, 0
+        number, size = cut.before if cut else 0, 0
         for batch in file.iter_batches(rows, list(read)):
-            unpacked += batch.nbytes
-            _refuse_bomb(unpacked, path)
+            size += batch.nbytes
+            _refuse_bomb(size, path)
             for value, error in _batch_values(batch):
                 number += 1
                 yield number, value, error, ""
@@ -221,38 +221,17 @@ def rows_of_longest(path: Path, groups: Iterable[pq.RowGroupMetaData]) -> int:
     return max(1, LARGEST_BATCH // longest)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def unpacked(path: Path) -> IO[bytes]:
     """The file, unpacked."""
     if path.suffix == ".zst":
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def first_rows(path: Path, size: int) -> Iterator[Row]:
-    """Rows from the beginning of a file, also of an array too large to be read whole in passing:
-    of a .json file those within `size` unpacked bytes, each with its text in `raw`, of others as
-    many as are asked for."""
-    if ".json" not in path.suffixes[-2:]:
-        yield from read_rows(path)
-        return
-    with _opened(path) as stream:
-        text = stream.read(size).decode("utf-8", "ignore")
-    decoder, number, at = json.JSONDecoder(), 0, text.find("{")
-    while at >= 0:
-        start = at
-        try:
-            value, at = decoder.raw_decode(text, start)
-        except ValueError:  # the end of the part
-            return
-        number, at = number + 1, text.find("{", at)
-        if at >= 0:
-            yield Row(path.name, number, value, "", text[start:at])
-
-
-def _table_rows(path: Path) -> Iterator[Found]:
+def _table_rows(path: Path) -> Iterator[Read]:
     """Rows of texts, named by the first line."""
     csv.field_size_limit(LARGEST_ROW)
-    with io.TextIOWrapper(_opened(path), "utf-8-sig", newline="") as text:
+    with io.TextIOWrapper(unpacked(path), "utf-8-sig", newline="") as text:
         dialect = "excel-tab" if ".tsv" in path.suffixes[-2:] else "excel"
         for number, value in enumerate(csv.DictReader(text, dialect=dialect), 1):
             _refuse_bomb(text.buffer.tell(), path)
@@ -267,10 +246,10 @@ def _table_rows(path: Path) -> Iterator[Found]:
                 yield number, value, "", ""
 
 
-def _json_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
-    with _opened(path) as stream:
+def _json_rows(path: Path, cut: Cut | None) -> Iterator[Read]:
+    with unpacked(path) as stream:
         start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
-    with _opened(path) as stream:  # from the beginning: what is packed by zstd cannot go back
+    with unpacked(path) as stream:  # from the beginning: what is packed by zstd cannot go back
         if cut:
             stream.seek(cut.start)
         if not start.startswith(b"[") or ".jsonl" in path.suffixes[-2:]:
@@ -287,21 +266,21 @@ def _json_rows(path: Path, cut: Cut | None) -> Iterator[Found]:
             yield number, value, "", ""
 
 
-def _lines(stream: IO[bytes], path: Path, cut: Cut | None) -> Iterator[Found]:
+def _lines(stream: IO[bytes], path: Path, cut: Cut | None) -> Iterator[Read]:
     """The lines that are not empty. Of one longer than `LARGEST_ROW` only the start is kept."""
     number, read = cut.before if cut else 0, 0
     size = cut.end - cut.start if cut else math.inf
     while read < size and (line := stream.readline(LARGEST_ROW + 1)):
         text = line if number else line.removeprefix(codecs.BOM_UTF8)
         number += 1
-        whole = len(line) <= LARGEST_ROW or line.endswith(b"\n")
+        complete = len(line) <= LARGEST_ROW or line.endswith(b"\n")
         read += len(line)
         while line and not line.endswith(b"\n"):
             _refuse_bomb(read, path)
             line = stream.readline(CHUNK)
             read += len(line)
         _refuse_bomb(read, path)
-        if not whole:
+        if not complete:
             yield number, None, TOO_LONG, text[:1000].decode("utf-8", "replace")
         elif text.strip():
             try:

@@ -17,7 +17,7 @@ import orjson
 
 from ...configs.settings.base import MOST_SHOWN, Settings, first_few, flat
 from ...configs.settings.data import SampleSettings
-from ...configs.settings.engines import MOST_REQUESTS, EngineRuntime
+from ...configs.settings.engines import EngineRuntime, EngineSettings
 from ...configs.settings.topology import Topology
 from ...configs.settings.training import BaseModelSettings
 from ...training.engines.generate import cost_of, is_local
@@ -31,7 +31,7 @@ from ..engine.why import NEVER, UNKNOWN, nearest, reason
 from ..report.run_story import PlannedStage
 from ..store.hardware import cores, gpus, split, this_machine
 from ..store.store import Artifact
-from .work import Known, PastResult, StoreHistory, Work, kind_of
+from .work import ForecastInput, PastResult, StoreHistory, Workload, cost_model_of
 
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0
@@ -56,31 +56,38 @@ class Planner:
         self._run, self._earlier = run, StoreHistory(run.store)
         self._forecaster = Forecaster(self._earlier, topology, base)
 
-    def look(self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings) -> Artifact:
+    def plan_stage(
+        self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
+    ) -> Artifact:
         """The published result, or an artifact without a digest where one must be made; its
         metrics are then the counts that the forecast expects."""
         name, store = stage.name, self._run.store
         names = tuple(i.stage for i in inputs)
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
         key = "" if unknown else stage.key(inputs, settings, self._run)
-        found, why = store.find(name, key) if key else (None, "")
-        if found and name not in self._run.force:
-            past = PastResult(store.manifest(found), found.folder)
-            kind = kind_of(stage.body.__name__)
-            tokens = kind.done(past) if kind.by == "model" else past.sum("tokens")
-            figures = found.seconds, past.manifest.bytes, tokens or None, found.metrics.get("cost")
-            counts = {n: v for n, v in found.metrics.items() if n in (*ROWS, *GOLDS)}
+        result, why = store.find(name, key) if key else (None, "")
+        if result and name not in self._run.force:
+            past = PastResult(store.manifest(result), result.folder)
+            kind = cost_model_of(stage.body.__name__)
+            tokens = kind.done(past) if kind.unit == "model" else past.sum("tokens")
+            figures = (
+                result.seconds,
+                past.manifest.bytes,
+                tokens or None,
+                result.metrics.get("cost"),
+            )
+            counts = {n: v for n, v in result.metrics.items() if n in (*ROWS, *GOLDS)}
             reused = PlannedStage(name, "reuse", "", *figures, inputs=names, counts=counts)
             self.stages.append(reused)
-            return found
+            return result
         line = self._forecaster.of(stage, inputs, settings)
         work = store.work(name, key)
-        if found:
+        if result:
             line = replace(line, why=FORCED)
         elif key and work.exists():
             line = _resumed(line, work, why or "was interrupted")
         else:
-            earlier = (past.manifest for past in self._earlier.of(name))
+            earlier = (past.manifest for past in self._earlier.results_of(name))
             closest = nearest(earlier, stage.task(inputs, settings, self._run))
             differing = closest[1] if closest else []
             if unknown:
@@ -98,8 +105,8 @@ class Planner:
 def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
     """Less is left to do by as much as a child process reported last before it ended."""
     try:
-        said = orjson.loads((work / PROGRESS).read_bytes())
-        done, total = float(said["done"]), float(said["total"])
+        progress = orjson.loads((work / PROGRESS).read_bytes())
+        done, total = float(progress["done"]), float(progress["total"])
     except (OSError, ValueError, KeyError, TypeError):
         return replace(line, action="resume", why=why)
     figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
@@ -119,12 +126,12 @@ class Forecaster:
         """A stage whose work nobody has described takes what its newest result took."""
         body = stage.body.__name__
         alike = self.comparable(body, stage.name, settings)
-        facts, kind = None, kind_of(body)
-        if self.base and (body == "base" or kind.by == "model"):
+        facts, kind = None, cost_model_of(body)
+        if self.base and (body == "base" or kind.unit == "model"):
             facts = facts_of_base(self.base)
         if isinstance(settings, SampleSettings) and is_local(settings.engine):
             facts = facts_of_model(settings.engine.model)
-        s = Known(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
+        s = ForecastInput(settings, inputs, next(iter(alike), None), facts, self.topology.assume)
         work = kind.work(s)
         done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0  # not weights
         assumed = bool(s.used or work.remark) or any(i.metrics.get(ASSUMED) for i in inputs)
@@ -132,8 +139,8 @@ class Forecaster:
         rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
         binds, price = work.remark, ""
         if isinstance(settings, SampleSettings) and settings.engine.kind == "openai":
-            rate, binds = self._endpoint(s, alike)
             engine = settings.engine
+            rate = self._endpoint(engine, alike)
             unpriced = f"none known of {engine.model} at {engine.base_url}"
             price = engine.prices.source if engine.prices else unpriced
         seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
@@ -144,12 +151,12 @@ class Forecaster:
         size = s.past.manifest.bytes * work.amount / done if s.past and done else work.bytes
         return PlannedStage(
             stage.name,
-            seconds=_known(seconds),
-            bytes=_known(size),
-            tokens=_known(work.tokens),
-            gpu_hours=_known(gpu_hours),
-            cost=_known(cost) or None,
-            unknown=_known(work.amount) is None,
+            seconds=_or_none(seconds),
+            bytes=_or_none(size),
+            tokens=_or_none(work.tokens),
+            gpu_hours=_or_none(gpu_hours),
+            cost=_or_none(cost) or None,
+            unknown=_or_none(work.amount) is None,
             assumptions=tuple(s.used),
             binds=binds,
             prices=price,
@@ -161,12 +168,12 @@ class Forecaster:
         """Earlier results whose settings say the same of speed, and that go back to the same base
         model, the newest first; of stages of the same kind where the stage itself has none."""
         wanted = _alike(body, settings.model_dump(mode="json"))
-        earlier = self.history.of(*dict.fromkeys((stage, *kind_of(body).stages)))
-        found = [p for p in earlier if _alike(body, p.manifest.settings) == wanted]
-        if kind_of(body).by != "model" or self.base is None:
-            return found
+        earlier = self.history.results_of(*dict.fromkeys((stage, *cost_model_of(body).stages)))
+        alike = [p for p in earlier if _alike(body, p.manifest.settings) == wanted]
+        if cost_model_of(body).unit != "model" or self.base is None:
+            return alike
         model = _alike("base", self.base.model_dump(mode="json"))
-        bases = [(past, self.history.base_of(past.manifest)) for past in found]
+        bases = [(past, self.history.base_of(past.manifest)) for past in alike]
         return [p for p, base in bases if base and _alike("base", base.settings) == model]
 
     def rate(self, body: str, past: PastResult, gpus: int) -> float | None:
@@ -177,7 +184,7 @@ class Forecaster:
         if gpus and not (card in hardware.lower() if card else hardware == this_machine()):
             return None
         seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
-        rate = kind_of(body).done(past) / seconds if seconds else 0.0
+        rate = cost_model_of(body).done(past) / seconds if seconds else 0.0
         devices = int(past.sum("processes")) or split(hardware)[0]
         if body == "distill" and gpus:
             rate = past.sum("tokens_per_second") or rate
@@ -195,41 +202,31 @@ class Forecaster:
             runtime = settings.engine.runtime
         return min(math.prod(getattr(runtime, n) for n in PARALLEL), everything) if runtime else 0
 
-    def _endpoint(self, s: Known, alike: Sequence[PastResult]) -> tuple[float, str]:
-        """Tokens a second of an endpoint, and what binds them: its own limit or speed, the setting
-        or this process; as far as an earlier result measured the same endpoint, by that."""
-        engine = s.settings.engine
-        there = (p for p in alike if p.settings.get("engine.base_url") == engine.base_url)
-        past = next(there, None)
-        each, sustained, refused, whole = (
-            past.sum(name) if past else 0.0
-            for name in ("stream_tokens_per_second", "requests_in_flight", "refusals",
-                         "tokens_per_second")
-        )  # fmt: skip
-        if whole and not each:  # it does not stream
-            return whole, "as fast as measured"
-        each = each or s.assume("stream_tokens_per_second")
-        most = engine.runtime.concurrency or MOST_REQUESTS
-        asked = sustained or s.assume("endpoint_requests")
-        why = "the model's speed, at" if sustained and not refused else "the endpoint's limit of"
-        bounds = {
-            f"{why} {asked:,.0f} requests in flight": asked * each,
-            f"concurrency {most:,}": most * each,
-            "reading the streams in one process": s.assumptions.client_tokens_per_second,
-        }
-        bound = min(bounds, key=bounds.__getitem__)
-        if bound.startswith("reading"):
-            s.assume("client_tokens_per_second")
-        return bounds[bound], f"{bound} binds"
+    def _endpoint(self, engine: EngineSettings, alike: Sequence[PastResult]) -> float | None:
+        """Tokens a second that an earlier result measured at the same endpoint; None without."""
+        for past in alike:
+            if past.settings.get("engine.base_url") == engine.base_url:
+                each, most = past.sum("stream_tokens_per_second"), past.sum("requests_in_flight")
+                if each and most:
+                    return each * min(most, engine.runtime.concurrency or most)
+                if rate := past.sum("tokens_per_second"):  # it does not stream
+                    return rate
+        return None
 
-    def _by_assumptions(self, body: str, s: Known, work: Work, count: int) -> float | None:
+    def _by_assumptions(
+        self, body: str, s: ForecastInput, work: Workload, count: int
+    ) -> float | None:
         """Seconds; None where nothing is known. A model takes 2·N FLOPs a token that it generates
         and 6·N one that it is trained on, which RL looks at first: 8·N."""
-        by = "model" if body == "distill" and is_local(s.settings.engine) else kind_of(body).by
+        unit = (
+            "model"
+            if body == "distill" and is_local(s.settings.engine)
+            else cost_model_of(body).unit
+        )
         if body == "judge":
             return self._judging(s, work.amount)
-        if by != "model":
-            return work.amount / ROWS_A_SECOND if by == "rows" else None
+        if unit != "model":  # nobody knows how fast an endpoint is
+            return work.amount / ROWS_A_SECOND if unit == "rows" and work.tokens is None else None
         peak = self.topology.card.tflops * 1e12 * count
         if not peak or s.facts is None or work.tokens is None:
             return None
@@ -244,17 +241,17 @@ class Forecaster:
             seconds += flops / (peak * s.assume("train_mfu"))
         return seconds
 
-    def _judging(self, s: Known, answers: float) -> float:
+    def _judging(self, s: ForecastInput, answers: float) -> float:
         workers = self.topology.cores_per_node or cores()
         return answers / (s.assume("judged_per_core") * workers)
 
 
-def _known(figure: float | None) -> float | None:
+def _or_none(figure: float | None) -> float | None:
     return None if figure is None or math.isnan(figure) else figure
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the settings say of speed, by dotted name, without the names of sources."""
-    patterns = kind_of(body).alike
+    patterns = cost_model_of(body).alike
     named = flat(settings).items()
     return sorted({(p, str(v)) for n, v in named for p in patterns if fnmatchcase(n, p)})

@@ -1,11 +1,10 @@
 """What a plan learns from the sources before anybody collects them: how many problems they hold,
 how long these and their published answers are, and how many golds nobody can match.
 
-Local files are read as `collect` reads them, about a second of each source; what does not fit into
-that is estimated from its first part. Of the hub only what the catalogue has counted is known.
+Local files are read as `collect` reads them: small ones whole, of large ones the first rows, and
+their lines are counted. Of the hub only what the catalogue has counted is known.
 """
 
-import gzip
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,25 +14,21 @@ from math import inf, nan
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any, NamedTuple
-
-import orjson
-import pyarrow as pa
+from typing import NamedTuple
 
 from ...configs.settings.base import read_catalogue
 from ...configs.settings.engines import EngineSettings
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.sources import Source
-from ...eval.records.row_files import Row, find_files, first_rows, read_rows
+from ...eval.records.row_files import CHUNK, Row, find_files, read_rows, unpacked
 from ...eval.records.tables import column, count_rows
 from ...training.engines.recorded import Recording, recordings
 from ..data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
 
-MOST_READ = 16 << 20
-"""Bytes of the files of a source that are read whole, unpacked text about a second."""
-FIRST_PART = 2 << 20
-PACKED = 8
-"""Times that packed text is longer than its file, about."""
+MOST_READ = 2 << 20
+"""Bytes of a file that is read whole; unpacked text may be ten times as long."""
+FIRST_ROWS = 2_000
+"""That are read of a larger one."""
 SAMPLE = 400
 """Rows of a source, evenly spread, that are made into problems."""
 CHAT_TOKENS = 12
@@ -72,17 +67,14 @@ def facts_of_source(source: Source, root: Path) -> SourceFacts:
         elif Path(source.dataset).is_dir():
             files = find_files(source.data_files, Path(source.dataset), source.name)
     stamps = tuple((file, file.stat().st_mtime_ns) for file in files)
-    found = (
-        _facts_of_files(source.model_dump_json(by_alias=True), stamps)
-        if files
-        else _of_catalogue(source)
-    )
-    if source.limit and not found.problems <= source.limit:  # also where it is NaN
-        share = source.limit / found.problems
-        golds = {name: count * share for name, count in found.golds.items()}
-        known = source.kind == "hub" or bool(files)
-        return found._replace(problems=float(source.limit) if known else nan, golds=golds)
-    return found
+    settings = source.model_dump_json(by_alias=True)
+    facts = _facts_of_files(settings, stamps) if files else _of_catalogue(source)
+    if source.limit and not facts.problems <= source.limit:  # also where it is NaN
+        share = source.limit / facts.problems
+        golds = {name: count * share for name, count in facts.golds.items()}
+        limit = float(source.limit) if source.kind == "hub" or files else nan
+        return facts._replace(problems=limit, golds=golds)
+    return facts
 
 
 def _of_catalogue(source: Source) -> SourceFacts:
@@ -101,26 +93,13 @@ def _of_catalogue(source: Source) -> SourceFacts:
 @lru_cache(maxsize=64)
 def _facts_of_files(settings: str, files: tuple[tuple[Path, int], ...]) -> SourceFacts:
     source = Source.model_validate_json(settings)
-    count, estimated, left = 0.0, False, float(MOST_READ)
-    wanted: list[Row] = []
-    read_bytes, read_count = 0, 0.0
-    for file, _ in files:
-        size = file.stat().st_size
-        unpacked = size * (PACKED if file.suffix in (".gz", ".zst", ".parquet") else 1)
-        try:
-            if unpacked <= left:
-                rows = _wanted(read_rows(file), source)
-                number = float(len(rows))
-            elif left <= 0 and read_count and len(files) > 1:
-                rows, number, estimated = [], size * read_count / read_bytes, True
-            else:
-                rows, number, exact = _first_part(file, source)
-                estimated |= not exact
-        except (ValueError, OSError):  # damaged: whoever collects says it
-            return SourceFacts()
-        left -= unpacked
-        count, wanted = count + number, wanted + rows
-        read_bytes, read_count = read_bytes + size, read_count + number
+    wanted, count, estimated = list[Row](), 0.0, False
+    try:
+        for file, _ in files:
+            rows, number, exact = _counted(file, source)
+            wanted, count, estimated = wanted + rows, count + number, estimated or not exact
+    except (ValueError, OSError):  # damaged: whoever collects says it
+        return SourceFacts()
     if source.lookup or not wanted:
         return SourceFacts(count, estimated=estimated)
     sample = wanted[:: -(-len(wanted) // SAMPLE)]
@@ -139,33 +118,20 @@ def _facts_of_files(settings: str, files: tuple[tuple[Path, int], ...]) -> Sourc
     )
 
 
-def _wanted(rows: Any, source: Source) -> list[Row]:
-    return [row for row in rows if row.value is None or is_wanted(row.value, source.where)]
-
-
-def _first_part(file: Path, source: Source) -> tuple[list[Row], float, bool]:
-    """The wanted rows of a file's first part, how many it has in all, and whether that is exact."""
-    rows, texts, size = list[Row](), list[bytes](), 0
-    is_table = bool({".csv", ".tsv"} & {*file.suffixes[-2:]})
-    for row in first_rows(file, FIRST_PART):
-        value = row.value or {}
-        text = ",".join(map(str, value.values())) if is_table else row.raw
-        texts.append(text.encode() if text else orjson.dumps(value, str))
-        rows.append(row)
-        size += len(texts[-1])
-        if size > FIRST_PART:
-            break
-    kept = _wanted(rows, source)
-    if not rows:
-        return [], nan, False
+def _counted(file: Path, source: Source) -> tuple[list[Row], float, bool]:
+    """Rows that the source takes of a file, how many it has in all, and whether that is exact."""
+    large = file.stat().st_size > MOST_READ and ".json" not in file.suffixes[-2:]
+    rows = list(islice(read_rows(file), FIRST_ROWS if large else None))
+    wanted = [row for row in rows if row.value is None or is_wanted(row.value, source.where)]
+    if not large or not rows:
+        return wanted, float(len(wanted)), True
     if file.suffix == ".parquet":
-        return kept, count_rows(file) * len(kept) / len(rows), not source.where
-    text = b"".join(texts) if rows[0].raw else b"\n".join(texts)
-    if file.suffix == ".gz":
-        text = gzip.compress(text, 6)
-    elif file.suffix == ".zst":
-        text = pa.compress(text, "zstd", asbytes=True)
-    return kept, file.stat().st_size / len(text) * len(kept), False
+        total = count_rows(file)
+    else:
+        with unpacked(file) as stream:
+            total = sum(part.count(b"\n") for part in iter(lambda: stream.read(CHUNK), b""))
+    exact = file.suffix == ".parquet" and not source.where
+    return wanted, total * len(wanted) / len(rows), exact
 
 
 def _mean_tokens(texts: Sequence[str]) -> float:

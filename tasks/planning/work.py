@@ -83,7 +83,7 @@ class StoreHistory:
         self._last = cache(lambda: of_last_run(store))
         self._newest = cache(self._read)
 
-    def of(self, *stages: str) -> Iterator[PastResult]:
+    def results_of(self, *stages: str) -> Iterator[PastResult]:
         """Every readable one of the `MOST_READ` newest results of each stage."""
         for stage in stages:
             yield from self._newest(stage)
@@ -104,15 +104,15 @@ class StoreHistory:
             with suppress(OSError):
                 last = (stage, path.parent.name) in self._last()
                 dated.append((last, path.stat().st_mtime, path.parent))
-        found: list[PastResult] = []
+        results: list[PastResult] = []
         for *_, folder in sorted(dated, reverse=True)[:MOST_READ]:
             with suppress(FileNotFoundError):
-                found.append(PastResult(read_manifest(folder), folder))
-        return found
+                results.append(PastResult(read_manifest(folder), folder))
+        return results
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """`amount` rows, answers, tokens or runs; tokens to generate or train; counts of the result."""
 
     amount: float
@@ -126,7 +126,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Known:
+class ForecastInput:
     """What is known about a stage before it runs. `past`: the nearest result of the same kind."""
 
     settings: Any
@@ -153,14 +153,14 @@ class Known:
         count = self.past.sum(*of) if self.past else 0.0
         return self.past.sum(total) / count if self.past and count else 0.0
 
-    def tokens(self, name: str, known: float, at_most: int) -> float:
-        """Of a mean prompt or answer: what is known (0 and NaN: nothing), else assumed, else as
+    def tokens(self, name: str, mean: float, at_most: int) -> float:
+        """Of a mean prompt or answer: its measured `mean` (0 and NaN: none), else assumed, else as
         many as the settings allow, which is then printed among the assumptions."""
-        if not known > 0:
-            known = self.assume(name)
+        if not mean > 0:
+            mean = self.assume(name)
             if name not in self.used:
                 self.used.append(name)
-        return float(at_most) if isnan(known) else min(known, float(at_most))
+        return float(at_most) if isnan(mean) else min(mean, float(at_most))
 
     def weights(self, models: float = 1.0) -> float | None:
         """Bytes of so many models: as before, else 2·N each in bf16."""
@@ -170,19 +170,19 @@ class Known:
 
     def of_sources(self, sources: tuple[str, ...], place: int = 0) -> dict[str, float]:
         """Prompts of the sources (empty: all) in an input; NaN of one that nobody has counted."""
-        given = self.inputs[place].metrics if place < len(self.inputs) else {}
-        names = sources or [n.removeprefix(KEPT) for n in given if n.startswith(KEPT)]
-        return {name: given.get(KEPT + name, nan) for name in names}
+        counts = self.inputs[place].metrics if place < len(self.inputs) else {}
+        names = sources or [n.removeprefix(KEPT) for n in counts if n.startswith(KEPT)]
+        return {name: counts.get(KEPT + name, nan) for name in names}
 
     def mean_of(self, figure: str, sources: tuple[str, ...], place: int = 0) -> float:
         """A mean of the sources by their prompts; NaN where one does not have it."""
         rows = self.of_sources(sources, place)
-        given = self.inputs[place].metrics if rows else {}
-        total = sum(n * given.get(f"{figure}/{name}", nan) for name, n in rows.items() if n)
+        means = self.inputs[place].metrics if rows else {}
+        total = sum(n * means.get(f"{figure}/{name}", nan) for name, n in rows.items() if n)
         return total / sum(rows.values()) if any(rows.values()) else nan
 
 
-def collect(s: Known) -> Work:
+def collect(s: ForecastInput) -> Workload:
     """Problems by source: of local files, generated ones, or what the catalogue has counted."""
     settings, counts, guessed = s.settings, dict[str, float](), list[str]()
     for place in range(len(settings.sources)):
@@ -196,42 +196,43 @@ def collect(s: Known) -> Work:
             counts[kind] = counts.get(kind, 0.0) + round(count)
         guessed += [source.name] if facts.estimated else []
     numbers = [n for name, n in counts.items() if name.startswith(KEPT)]
-    known = [n for n in numbers if not isnan(n)]
-    assumed = len(numbers) - len(known)
-    rows = sum(known) + (assumed * s.assume("source_rows") if assumed else 0.0)
+    rows = sum(numbers)  # NaN where one is
     remark = f"of {', '.join(guessed)} a part was read" if guessed else ""
-    return Work(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows}, remark=remark)
+    return Workload(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows}, remark=remark)
 
 
-def keeps(s: Known, assumption: str = "kept") -> Work:
-    """Filters: the counts of the first input, less the share that goes."""
-    share = s.mean("kept", "kept", "rejected") or s.assume(assumption)
-    rows, given = s.count(0, "kept"), s.inputs[0].metrics
-    counts = {n: v * share for n, v in given.items() if n.startswith(KEPT) or n == "kept"}
-    counts |= {n: v for n, v in given.items() if n.partition("/")[0] in (PROMPT, ANSWERS, ANSWER)}
-    return Work(rows, rows * share * BYTES_PER_ROW, counts)
+def filter_workload(s: ForecastInput, share: float | None = None) -> Workload:
+    """Filters: the counts of the first input, less the share that an earlier result lost; without
+    one all rows stay, unless a `share` is assumed."""
+    share = s.mean("kept", "kept", "rejected") or (1.0 if share is None else share)
+    rows, upstream = s.count(0, "kept"), s.inputs[0].metrics
+    counts = {n: v * share for n, v in upstream.items() if n.startswith(KEPT) or n == "kept"}
+    counts |= {
+        n: v for n, v in upstream.items() if n.partition("/")[0] in (PROMPT, ANSWERS, ANSWER)
+    }
+    return Workload(rows, rows * share * BYTES_PER_ROW, counts)
 
 
-def filter_rl(s: Known) -> Work:
+def filter_rl(s: ForecastInput) -> Workload:
     """As other filters; with published pass rates nobody samples the prompts."""
-    work = keeps(s, "rl_kept")
+    work = filter_workload(s, s.assume("rl_kept"))
     if s.settings.pass_rates == "sampled":
         return work
     saved = s.count(0, "kept") * CURATED * s.assume("answer_tokens")  # NaN: nothing to say
     return replace(work, counts={**work.counts, SAVED: saved})
 
 
-def filter_tests(s: Known) -> Work:
+def filter_tests(s: ForecastInput) -> Workload:
     """RL prompts to ask about: of counted sources, else what the paper kept before its filter."""
-    rows, given = s.of_sources(s.settings.sources), s.inputs[0].metrics
-    asked = sum(rows.values())
-    if isnan(asked) or not asked:
-        asked = s.assume("rl_prompts") / s.assume("rl_kept")
-    counts = {n: v for n, v in given.items() if n.partition("/")[2] in rows}
-    return Work(s.count(0, "kept"), asked * BYTES_PER_ROW, {**counts, "kept": asked})
+    rows, upstream = s.of_sources(s.settings.sources), s.inputs[0].metrics
+    prompts = sum(rows.values())
+    if isnan(prompts) or not prompts:
+        prompts = s.assume("rl_prompts") / s.assume("rl_kept")
+    counts = {n: v for n, v in upstream.items() if n.partition("/")[2] in rows}
+    return Workload(s.count(0, "kept"), prompts * BYTES_PER_ROW, {**counts, "kept": prompts})
 
 
-def distill(s: Known) -> Work:
+def distill(s: ForecastInput) -> Workload:
     """Answers: prompts × samples, each of the mean length of an earlier run, of the recordings, or
     of the assumed."""
     settings, engine = s.settings, s.settings.engine
@@ -243,14 +244,17 @@ def distill(s: Known) -> Work:
         prompts = sum(s.of_sources(names).values())
         if isnan(prompts) or not prompts:
             prompts = s.assume("sft_prompts")
-    each, asked, most = s.mean("tokens", "samples"), 0.0, inf
+    each, prompt_tokens, most = s.mean("tokens", "samples"), 0.0, inf
     if published:
         traces = s.inputs[-1].folder / "traces.parquet"
-        known = s.mean_of(ANSWER, names), s.mean_of(ANSWERS, names)
-        if isnan(known[0]):
-            known = stored_tokens(traces, "text"), rows_in(traces) / (s.count(-1, "kept") or nan)
-        if not isnan(known[0]):
-            each, per_prompt = known[0], min(per_prompt, known[1])
+        length, number = s.mean_of(ANSWER, names), s.mean_of(ANSWERS, names)
+        if isnan(length):
+            length, number = (
+                stored_tokens(traces, "text"),
+                rows_in(traces) / (s.count(-1, "kept") or nan),
+            )
+        if not isnan(length):
+            each, per_prompt = length, min(per_prompt, number)
         each = each or s.assume("answer_tokens")
     elif engine.kind == "recorded":
         most, each = recorded_answers(engine.model_dump_json(by_alias=True))
@@ -261,23 +265,23 @@ def distill(s: Known) -> Work:
         prompt = stored_tokens(s.inputs[0].folder / "kept.parquet", "prompt")
     if engine.prices:
         prompt_mean = s.mean("prompt_tokens", "samples") or prompt
-        asked = samples * (s.assume("prompt_tokens") if isnan(prompt_mean) else prompt_mean)
+        prompt_tokens = samples * (s.assume("prompt_tokens") if isnan(prompt_mean) else prompt_mean)
     tokens = samples * (each or nan)
     counts = {"samples": samples, "prompts": prompts, "tokens": tokens, PROMPT: prompt}
     amount = samples if engine.kind in FREE else tokens
     if published:
         counts[SAVED] = tokens
     generated = None if engine.kind in FREE else tokens
-    return Work(amount, tokens * BYTES_PER_TOKEN, counts, generated, asked)
+    return Workload(amount, tokens * BYTES_PER_TOKEN, counts, generated, prompt_tokens)
 
 
-def scores(s: Known, place: int, name: str) -> Work:
+def scores(s: ForecastInput, place: int, name: str) -> Workload:
     """Judge and difficulty: a score for each of what an input counts."""
     rows = s.count(place, name)
-    return Work(rows, rows * BYTES_PER_SCORE)
+    return Workload(rows, rows * BYTES_PER_SCORE)
 
 
-def select(s: Known) -> Work:
+def select(s: ForecastInput) -> Workload:
     """Examples: every answer (§5.1.1), unless a size or an earlier share says otherwise."""
     answers, tokens = s.count(1, "samples"), s.count(1, "tokens")
     kept = float(s.settings.size or answers * (s.mean("kept", "kept", "rejected") or 1.0))
@@ -286,10 +290,10 @@ def select(s: Known) -> Work:
     else:
         each = stored_tokens(s.inputs[1].folder / "samples.parquet", "text")
     counts = {"kept": kept, ANSWER: each, PROMPT: s.count(1, PROMPT)}
-    return Work(answers, kept * each * BYTES_PER_TOKEN, counts)
+    return Workload(answers, kept * each * BYTES_PER_TOKEN, counts)
 
 
-def sft(s: Known) -> Work:
+def sft(s: ForecastInput) -> Workload:
     """Token places: of expected examples or those in the store, else an epoch is as before."""
     epochs, examples = s.settings.epochs, s.inputs[1].folder / "kept.parquet"
     prompt, answer = s.count(1, PROMPT), s.count(1, ANSWER)
@@ -303,10 +307,10 @@ def sft(s: Known) -> Work:
         each = s.tokens("answer_tokens", prompt + answer, s.settings.max_length)
         places = s.count(1, "kept") * each
     places *= epochs
-    return Work(places, s.weights(), {ANSWER: answer}, places, trained_tokens=places)
+    return Workload(places, s.weights(), {ANSWER: answer}, places, trained_tokens=places)
 
 
-def rl(s: Known) -> Work:
+def rl(s: ForecastInput) -> Workload:
     """Tokens of all answers: steps × prompts × rollouts, with those that oversampling drops. They
     are as long as before, else as the answers that the model was trained on."""
     settings: RLSettings = s.settings
@@ -317,7 +321,7 @@ def rl(s: Known) -> Work:
     answer = s.tokens("answer_tokens", before or learnt, settings.max_tokens)
     prompt = s.tokens("prompt_tokens", s.mean_of(PROMPT, (), 1), settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
-    return Work(
+    return Workload(
         rollouts * answer,
         s.weights(1.0 + kept),
         {"rollouts": rollouts, MODELS_KEPT: kept, ANSWER: learnt},
@@ -326,26 +330,26 @@ def rl(s: Known) -> Work:
     )
 
 
-def evaluate(s: Known) -> Work:
+def evaluate(s: ForecastInput) -> Workload:
     """avg@k: k answers to every problem of every benchmark, and those of the learning curve."""
     settings: EvaluateSettings = s.settings
 
     def problems(p: BenchmarkProtocol) -> float:
-        read = 0.0 if p.date_from or p.date_to else s.count(1, KEPT + (p.source or p.name))
-        known = 0.0 if isnan(read) else read
-        return known or PROBLEMS.get(p.name) or s.assume("benchmark_problems")
+        windowed = p.date_from or p.date_to
+        count = nan if windowed else s.count(1, KEPT + (p.source or p.name)) or nan
+        return PROBLEMS.get(p.name, nan) if isnan(count) else count
 
     answers = float(sum(p.k * problems(p) for p in settings.protocols))
     if along := settings.along_the_way():
         answers += s.count(0, MODELS_KEPT) * sum(p.k * problems(p) for p in along.protocols)
     each = s.mean("completion_tokens", "answers") or s.count(0, ANSWER)
     tokens = answers * s.tokens("answer_tokens", each, settings.sampling.max_tokens)
-    return Work(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
+    return Workload(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
 
 
-def once(s: Known) -> Work:
+def once(s: ForecastInput) -> Workload:
     """Stages whose size does not depend on what they get: the base model, the report."""
-    return Work(1.0, s.weights())
+    return Workload(1.0, s.weights())
 
 
 def _tokens_rolled_out(past: PastResult) -> float:
@@ -355,41 +359,41 @@ def _tokens_rolled_out(past: PastResult) -> float:
 
 
 @dataclass(frozen=True)
-class Kind:
+class CostModel:
     """One kind of work, whichever stages do it."""
 
-    work: Callable[[Known], Work]
+    work: Callable[[ForecastInput], Workload]
     done: Callable[[PastResult], float] = lambda past: past.sum(*ROWS_READ)
     """How much work an earlier result was, in the units of `work`."""
     stages: tuple[str, ...] = ()
     """That are this kind, where they are not called by it."""
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
-    by: Literal["rows", "model", "once"] = "rows"
+    unit: Literal["rows", "model", "once"] = "rows"
     """What its time depends on. Those of a model are alike only if they go back to one base."""
 
 
 SIZES = ("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary")
-ONCE = Kind(once, lambda past: 1.0, by="once")
-KINDS = {
-    "collect": Kind(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
-    "dedup": Kind(keeps, alike=("near",)),
-    "decontaminate": Kind(keeps),
-    "distill": Kind(
+ONCE = CostModel(once, lambda past: 1.0, unit="once")
+COST_MODELS = {
+    "collect": CostModel(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
+    "dedup": CostModel(filter_workload, alike=("near",)),
+    "decontaminate": CostModel(filter_workload),
+    "distill": CostModel(
         distill, lambda p: p.sum("samples" if p.settings["engine.kind"] in FREE else "tokens"),
         SAMPLERS, ("engine.kind", "engine.model")),
-    "judge": Kind(
+    "judge": CostModel(
         partial(scores, place=1, name="samples"), lambda past: past.sum("scores"),
         ("judge", "judge_rl", "judge_rate", "judge_agreement"),
         ("sandbox", "max_tests", "stop_at_first_failure")),
-    "difficulty": Kind(partial(scores, place=0, name="kept")),
-    "select": Kind(select, alike=("size",)),
-    "filter_tests": Kind(filter_tests),
-    "filter_rl": Kind(filter_rl),
+    "difficulty": CostModel(partial(scores, place=0, name="kept")),
+    "select": CostModel(select, alike=("size",)),
+    "filter_tests": CostModel(filter_tests),
+    "filter_rl": CostModel(filter_rl),
     "base": replace(ONCE, alike=SIZES),
-    "sft": Kind(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], by="model"),
-    "rl": Kind(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
-    "evaluate": Kind(
+    "sft": CostModel(sft, lambda p: p.sum("steps") * p.settings["batch_tokens"], unit="model"),
+    "rl": CostModel(rl, _tokens_rolled_out, ("rl_math", "rl_code"), ("engine",), "model"),
+    "evaluate": CostModel(
         evaluate, lambda past: past.sum("completion_tokens"),
         ("evaluate_rl_code", "evaluate_rl_math", "evaluate_sft", "evaluate_base"),
         ("engine", "sampling.max_tokens"), "model"),
@@ -397,6 +401,6 @@ KINDS = {
 """By the name of the stage's body."""
 
 
-def kind_of(body: str) -> Kind:
+def cost_model_of(body: str) -> CostModel:
     """Any other body is done once."""
-    return KINDS.get(body, ONCE)
+    return COST_MODELS.get(body, ONCE)

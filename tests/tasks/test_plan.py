@@ -61,8 +61,8 @@ def planned(
     store: Path, first: Knobs = PLAIN, second: Knobs = PLAIN, **how: Any
 ) -> list[PlannedStage]:
     planner = Planner(Run(store=Store(store), **how))
-    rows = planner.look(gather, (), first)
-    planner.look(refine, (rows,), second)
+    rows = planner.plan_stage(gather, (), first)
+    planner.plan_stage(refine, (rows,), second)
     return planner.stages
 
 
@@ -148,7 +148,9 @@ def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path, quick
         planner = Planner(Run(store=Store(tmp_path)))
         rows = Artifact(stage="collect", key="k", digest="rows", folder=Path())
         for i in range(STAGES):
-            rows = planner.look(dedup.named(f"dedup_{i}"), (rows,), DedupSettings(jaccard=0.9))
+            rows = planner.plan_stage(
+                dedup.named(f"dedup_{i}"), (rows,), DedupSettings(jaccard=0.9)
+            )
         assert len(planner.stages) == STAGES
         assert planner.stages[0].why == "jaccard: 0.7 → 0.9"
 
@@ -160,7 +162,7 @@ def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
         manifest = publish(tmp_path, "dedup", f"{i:04}", created=f"2026-01-01T00:{i:02}:00+00:00")
         os.utime(tmp_path / "dedup" / manifest.key / "manifest.json", (i, i))
 
-    keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).of("dedup")]
+    keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).results_of("dedup")]
     assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
 
 
@@ -170,4 +172,6 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
     (tmp_path / "dedup" / "empty").mkdir()
 
-    assert [p.folder.name for p in StoreHistory(Store(tmp_path)).of("dedup", "nothing")] == ["k"]
+    assert [
+        p.folder.name for p in StoreHistory(Store(tmp_path)).results_of("dedup", "nothing")
+    ] == ["k"]
