@@ -115,7 +115,7 @@ class Source(Table):
     """The number of the first option, where answers are numbers; -1: refuse numbers"""
     all_answers: bool = False
     """A list of several answers is the gold as a whole; else it is refused"""
-    any_answer: Annotated[bool, DEFAULT_NOT_IN_KEY] = False
+    any_answer: bool = False
     """… or whatever equals one of them is right"""
     no_answers: tuple[str, ...] = ()
     """Values of answer_field that are none, like `proof`"""

@@ -5,8 +5,11 @@ of a run.
 """
 
 import json
+import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,15 @@ from ...eval.records import Problem, Rejected
 from ...eval.records.tables import read_table
 from ...eval.rows.reading import reading_line, rejected_lines
 from ...training.engines.endpoint import described
+from ...training.engines.generate import answer_places, journal_path
 from ...training.launch.result_files import CHECKPOINT, KEPT, REJECTED, chat_file
 from ..answers.distill import api_key
 from ..data.collect import SOURCES, collect
 from ..data.sources import why_not
+from ..engine.run import current_run
 from ..engine.stage import Metrics, stage
 from ..report.page import render_text
-from ..store.store import Artifact, content_digest, scan
+from ..store.store import SCRATCH, Artifact, content_digest, scan
 from .evaluate import Subject, metrics_of, run_benchmarks, spent, template_of
 
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -35,7 +40,18 @@ benchmark = collect.named("benchmark")
 
 @stage(GRADER_VERSION, group="evaluation")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
-    """What `evaluate` writes, of any model on benchmarks that were collected."""
+    """What `evaluate` writes, of any model on benchmarks that were collected. Answers of an attempt
+    that ended early are kept, unless the run is forced: an endpoint may serve other weights by now
+    and say nothing of it."""
+    run, journal = current_run(), journal_path(out)
+    if journal.exists():
+        since = datetime.fromtimestamp(journal.stat().st_mtime, UTC)
+        if eval_model.name in run.force and since < run.began:
+            shutil.rmtree(out / SCRATCH)
+        elif settings.engine.kind == "openai":
+            text = "%s goes on: %s answers are of %s UTC; if it serves other weights since, --force"
+            at, number = f"{since:%Y-%m-%d %H:%M}", len(answer_places(out))
+            logging.getLogger("klear").warning(text, settings.engine.base_url, number, at)
     chosen: dict[str, list[Problem]] = {}
     for problem in (p for a in collected for p in read_table(a.file(KEPT), Problem)):
         problems = chosen.setdefault(problem.source, [])
