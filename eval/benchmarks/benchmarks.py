@@ -44,14 +44,14 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
     """The text a model gets: `protocol.question` with {prompt} and {format} filled in."""
     suite = problem.tests
     if problem.domain == "math":
-        how = MATH
+        instruction = MATH
     elif suite is None or suite.kind in ("stdin", "checker"):
-        how = STDIN
+        instruction = STDIN
     else:
         name = f"`{suite.fn_name}`" if suite.fn_name else "the function"
         solution = "`class Solution` with the method " if suite.kind == "call" else ""
-        how = CALL.replace("{name}", solution + name)
-    return protocol.question.replace("{format}", how).replace("{prompt}", problem.prompt)
+        instruction = CALL.replace("{name}", solution + name)
+    return protocol.question.replace("{format}", instruction).replace("{prompt}", problem.prompt)
 
 
 TOLD = (CUT_UNTAGGED, ONLY_REASONING)
@@ -140,8 +140,8 @@ def overlaps(problems: Mapping[str, Sequence[Problem]]) -> dict[str, dict[str, i
     """Benchmark → other benchmark → how many problems they share, where there are any."""
     ids = {name: {p.id for p in chosen} for name, chosen in problems.items()}
     return {
-        name: {o: n for o, theirs in ids.items() if o != name and (n := len(mine & theirs))}
-        for name, mine in ids.items()
+        name: {o: n for o, theirs in ids.items() if o != name and (n := len(own_ids & theirs))}
+        for name, own_ids in ids.items()
     }
 
 
@@ -155,22 +155,22 @@ def problems_of(protocol: BenchmarkProtocol, problems: Sequence[Problem]) -> lis
     none, or when a window meets a problem without a date."""
     name, source = protocol.name, protocol.source or protocol.name
     first = {p.id: p for p in reversed(problems) if p.source == source}
-    found = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]
-    if not found:
-        known = ", ".join(sorted({p.source for p in problems})) or "none at all"
+    chosen = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]
+    if not chosen:
+        sources = ", ".join(sorted({p.source for p in problems})) or "none at all"
         raise ValueError(
             f"protocol {name!r} needs problems of source {source!r}, but `benchmarks.sources` has: "
-            f"{known}; name one of them as its `source` in `evaluate.protocols`"
+            f"{sources}; name one of them as its `source` in `evaluate.protocols`"
         )
     if not (protocol.date_from or protocol.date_to):
-        return found
-    days = sorted((p.date or "")[:10] for p in found)
+        return chosen
+    days = sorted((p.date or "")[:10] for p in chosen)
     if not days[0]:
         raise ValueError(
             f"protocol {name!r} cuts source {source!r} by date, but {days.count('')} of its "
-            f"{len(found)} problems have none: set the `date_field` of that source"
+            f"{len(chosen)} problems have none: set the `date_field` of that source"
         )
-    inside = [p for p in found if in_window(protocol, p.date or "")]
+    inside = [p for p in chosen if in_window(protocol, p.date or "")]
     if not inside:
         raise ValueError(
             f"protocol {name!r}: no problem of source {source!r} is dated in its window; they run "
@@ -201,8 +201,8 @@ def score_benchmark(
     summary = summarise(outcomes, statement.resamples, statement.seed)
     # A vote needs answers that agree when they are right: not programs, not free expressions.
     votes = summary["problems"] and all(p.domain == "math" and p.numbers is None for p in problems)
-    mine = [score for row in rows.values() for score in row if score]
-    share, differing = (None, 0) if official is None else side_by_side(mine, official.values())
+    scored = [score for row in rows.values() for score in row if score]
+    share, differing = (None, 0) if official is None else side_by_side(scored, official.values())
     return BenchmarkResult(
         name=protocol.name,
         source=protocol.source or protocol.name,
@@ -216,7 +216,7 @@ def score_benchmark(
         majority_at_k=majority_at_k(answers, outcomes) if votes else None,
         official=share,
         disagreements=differing,
-        no_answers=dict(Counter(s.reason for s in mine if s.unscored or s.reason in TOLD)),
+        no_answers=dict(Counter(s.reason for s in scored if s.unscored or s.reason in TOLD)),
         errata=len({p.id for p in problems} & errata()),
         statement=statement,
         **summary,

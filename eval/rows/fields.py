@@ -90,8 +90,8 @@ def _is_part(part: Any) -> bool:
 
 def question_turn(turns: list[Turn]) -> int:
     """The place of the last turn of the user that holds anything; -1 where there is none."""
-    asked = (i for i, turn in enumerate(turns) if turn.role in USER and turn.text is not None)
-    return max(asked, default=-1)
+    questions = (i for i, turn in enumerate(turns) if turn.role in USER and turn.text is not None)
+    return max(questions, default=-1)
 
 
 def answer_turn(turns: list[Turn]) -> Any:

@@ -197,7 +197,7 @@ def _read_gold(
         if not inner:
             raise BadField(name, f"an object with {', '.join(map(str, inside))[:60]} is no gold")
         name, value = f"{name}.{inner}", inside[inner]
-        fields["any_answer"] = "answer_start" in inside
+        fields["any_answer"] = source.any_answer or "answer_start" in inside
     if folded(name.rpartition(".")[2]) in map(folded, ALTERNATIVES):
         fields["any_answer"] = True
     fields["answer_field"] = name
@@ -206,6 +206,9 @@ def _read_gold(
         flag = str(field_of(row, find(row, "is_multiple_answer"))).lower() == "true"
         every = fields["all_answers"] = source.all_answers or flag
         value = values[0] if values else None
+        numbers = {str(v).strip() for v in values if _NUMBER.fullmatch(str(v).strip())}
+        if len(numbers) > 1 and not source.any_answer:  # no spellings of one name
+            fields["any_answer"] = False
         if not every and (_are_equal(values) or (source.options_field and len(values) == 1)):
             fields |= {"answer_field": f"{name}.0", "any_answer": False}
             name = f"{name}.0"

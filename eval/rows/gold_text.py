@@ -49,8 +49,8 @@ def rule_of(text: str) -> Rule:
 
 def after_mark(text: str, mark: str, name: str) -> str:
     """The first sentence behind the last `mark`, without what only dresses it. Raises BadField."""
-    _, found, rest = text.rpartition(mark)
-    if not found:
+    _, separator, rest = text.rpartition(mark)
+    if not separator:
         raise BadField(name, f"no {mark!r} before an answer")
     lines = rest.partition("</answer>")[0].strip(" \t\n*:").splitlines() or [""]
     gold = re.split(r"\.(?=\s|$)", lines[0], maxsplit=1)[0].strip(" \t*")

@@ -66,13 +66,13 @@ def _first(value: Any, names: tuple[str, ...]) -> Any:
 
 def _of_text(text: str) -> list[tuple[str, Any]]:
     """`a ) 38 , b ) 27 , c ) none` and the like, a line or several."""
-    found = list(_IN_A_TEXT.finditer(text))
-    labels = "".join(match[1] for match in found).upper()
-    if len(found) < 2 or not LETTERS.startswith(labels):
+    marks = list(_IN_A_TEXT.finditer(text))
+    labels = "".join(match[1] for match in marks).upper()
+    if len(marks) < 2 or not LETTERS.startswith(labels):
         return []
-    ends = [match.start() for match in found[1:]] + [len(text)]
-    parts = (text[m.end() : end] for m, end in zip(found, ends, strict=True))
-    return [(m[1], part.strip(" ,;\n")) for m, part in zip(found, parts, strict=True)]
+    ends = [match.start() for match in marks[1:]] + [len(text)]
+    parts = (text[m.end() : end] for m, end in zip(marks, ends, strict=True))
+    return [(m[1], part.strip(" ,;\n")) for m, part in zip(marks, parts, strict=True)]
 
 
 def place_in(gold: Any) -> int | None:

@@ -173,12 +173,12 @@ def source_of(name: str, file: Path, fields: str = "", use: str = "") -> Source:
         key, equals, field = part.partition("=")
         target = NAMES.get(key.strip(), key.strip())
         if not equals or target not in Source.model_fields:
-            known = ", ".join(NAMES)
-            raise ConfigError([f"--fields {part}: write NAME=FIELD; names are {known}"])
+            names = ", ".join(NAMES)
+            raise ConfigError([f"--fields {part}: write NAME=FIELD; names are {names}"])
         named[target] = field.strip().strip("\"'")
-    how = {"use": use} if use else {"by_shape": True}
+    reading = {"use": use} if use else {"by_shape": True}
     domain = {"domain": "code"} if "tests_field" in named and not use else {}
-    values = {"name": name, "files": [str(file.absolute())], **how, **domain, **named}
+    values = {"name": name, "files": [str(file.absolute())], **reading, **domain, **named}
     try:
         return Source.model_validate(values)
     except ValueError as error:

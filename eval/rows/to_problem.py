@@ -75,8 +75,8 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
 
 def names_it(prompt: str, function: str) -> bool:
     """Whether a prompt says what the function is called; `to add two numbers` does not."""
-    said = r"\b(?:function|method|def|class|called|named)\s+[`'\"]?"
-    return bool(re.search(rf"\b{function}\s*\(|[`'\"]{function}\b|{said}{function}\b", prompt))
+    naming = r"\b(?:function|method|def|class|called|named)\s+[`'\"]?"
+    return bool(re.search(rf"\b{function}\s*\(|[`'\"]{function}\b|{naming}{function}\b", prompt))
 
 
 def _date(row: dict[str, Any], name: str) -> str | None:
@@ -136,7 +136,7 @@ def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
 
     `trace_model` may be the field that says who wrote them. Raises BadField.
     """
-    found: list[Trace] = []
+    traces: list[Trace] = []
     model = text_of(row, source.trace_model) or source.trace_model
     for name in source.trace_fields:
         value = field_of(row, name)
@@ -145,8 +145,8 @@ def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
         for each in value if several else (answer_turn(turns) if turns else value,):
             if each is not None and (text := plain_text(each, name)):
                 text = worked_solution(text, source) or text
-                found.append(Trace(source=source.name, model=model, text=text))
-    return found
+                traces.append(Trace(source=source.name, model=model, text=text))
+    return traces
 
 
 def worked_solution(text: str, source: Source) -> str:

@@ -5,7 +5,7 @@ which sets common wording apart from real leaks and shows both texts.
 Prefect, so that workers start in a second.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from .split_rows import TablePart
 from .tokenize import Normalisation
 
 if TYPE_CHECKING:  # its compiled code takes half a second to load, which most commands never need
-    from .ngrams import Found, NgramIndex
+    from .ngrams import Matches, NgramIndex
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 16_384
@@ -80,42 +80,42 @@ class Overlaps:
 
     def decide(self, rows: pa.RecordBatch) -> dict[int, str]:
         """Why rows (columns of ROW) must go, by number: n-grams at `min_coverage` or more."""
-        found = self.index.search(rows.column("row"))
-        near, place = np.unique(found.rows, return_inverse=True)
+        matches = self.index.search(rows.column("row"))
+        near, place = np.unique(matches.rows, return_inverse=True)
         short = rows.take(pa.array(near))
         text = shortened(short.column("row").cast(pa.large_string()))  # before it is repeated
         short = short.set_column(ROW.index("row"), "row", text)
-        listed = self._listed(found)
+        listed = self._listed(matches)
         for start in range(0, len(listed), HITS_AT_ONCE):
             some = listed[start : start + HITS_AT_ONCE]
-            self._hits.write(self._table(short.take(pa.array(place[some])), found, some))
-        best = found.best()
-        best = best[found.coverage[best] >= self._min_coverage]
-        return {int(found.rows[hit]): self._reason(found, hit) for hit in best}
+            self._hits.write(self._table(short.take(pa.array(place[some])), matches, some))
+        best = matches.best()
+        best = best[matches.coverage[best] >= self._min_coverage]
+        return {int(matches.rows[hit]): self._reason(matches, hit) for hit in best}
 
-    def _reason(self, found: "Found", hit: int) -> str:
-        item, entry = self.index.items[found.items[hit]], found.entries[hit]
+    def _reason(self, matches: "Matches", hit: int) -> str:
+        item, entry = self.index.items[matches.items[hit]], matches.entries[hit]
         shared = "is all of" if self.index.whole[entry] else f"is a {self.index.n}-gram of"
         return (
             f"'{self.index.ngram(entry)}' {shared} {item.benchmark} item {item.id} "
-            f"(coverage {found.coverage[hit]:.2f})"
+            f"(coverage {matches.coverage[hit]:.2f})"
         )
 
-    def _listed(self, found: "Found") -> np.ndarray:
+    def _listed(self, matches: "Matches") -> np.ndarray:
         """Places of the hits to write: the best of each row, and of each of its benchmarks."""
-        rank = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
-        of_benchmark = found.rows * len(self.index.items) + self._benchmark[found.items]
+        rank = np.arange(len(matches.rows)) - np.searchsorted(matches.rows, matches.rows)
+        of_benchmark = matches.rows * len(self.index.items) + self._benchmark[matches.items]
         _, best = np.unique(of_benchmark, return_index=True)
         return np.union1d(np.flatnonzero(rank < LISTED_PER_ROW), best)
 
-    def _table(self, row: pa.RecordBatch, found: "Found", some: np.ndarray) -> pa.Table:
-        item = self._items.take(found.items[some])
+    def _table(self, row: pa.RecordBatch, matches: "Matches", some: np.ndarray) -> pa.Table:
+        item = self._items.take(matches.items[some])
         columns = {
             **{name: row.column(name) for name in ROW},
             **{name: item.column(name) for name in ITEM},
-            "ngram": [self.index.ngram(entry) for entry in found.entries[some].tolist()],
-            "coverage": found.coverage[some],
-            "whole_item": self.index.whole[found.entries[some]],
+            "ngram": [self.index.ngram(entry) for entry in matches.entries[some].tolist()],
+            "coverage": matches.coverage[some],
+            "whole_item": self.index.whole[matches.entries[some]],
         }
         return pa.table({name: columns[name] for name in HITS.names}, schema=HITS)
 
@@ -128,8 +128,8 @@ def shortened(texts: Any) -> Any:
 def count_by_source(hits: Path) -> dict[tuple[str, str], tuple[int, int]]:
     """(source, benchmark) → its rows that share an n-gram with it, and of these the leaks."""
     columns = ["source", "benchmark", "row_number"]
-    found = pq.read_table(hits, columns=[*columns, "coverage", "whole_item"])
-    rows, half = (t.select(columns).group_by(columns).aggregate([]) for t in (found, _leaks(found)))
+    table = pq.read_table(hits, columns=[*columns, "coverage", "whole_item"])
+    rows, half = (t.select(columns).group_by(columns).aggregate([]) for t in (table, _leaks(table)))
     pairs = (zip(*(t[name].to_pylist() for name in columns[:2]), strict=True) for t in (rows, half))
     shared, leaked = map(Counter, pairs)
     return {pair: (n, leaked[pair]) for pair, n in shared.items()}
@@ -198,51 +198,33 @@ def write_page(
     `counts` are rows kept, rejected and, among these, malformed. Memory holds no text of the hits
     but those shown.
     """
-    import pyarrow.dataset as ds
-
     from ..report.page import Page, render
 
     path, rows = out / "hits.parquet", counts["kept"] + counts["rejected"]
     malformed = counts.get("malformed", 0)
     columns = ["row_number", "benchmark", "item_id", "ngram", "coverage", "whole_item"]
     hits = pq.read_table(path, columns=columns)
-    half = _leaks(hits.append_column("place", pa.array(range(len(hits)), pa.int64())))
-    best = half.sort_by([("row_number", "ascending"), ("coverage", "descending")])
-    first = np.flatnonzero(np.diff(best["row_number"].to_numpy(), prepend=0))
-    leaks = best.take(first).sort_by([("coverage", "descending")])["place"].to_pylist()
-    leaked, leaks = len(leaks), leaks[:LEAKS_SHOWN]
-    hit = pc.call_function("count_distinct", [hits["row_number"]]).as_py()
-    pairs = hits.group_by(["benchmark", "row_number"]).aggregate([])
-    of_half, of_short = (
-        set(zip(t["benchmark"].to_pylist(), t["row_number"].to_pylist(), strict=True))
-        for t in (half, hits.filter(pc.field("whole_item")))
-    )
-    short = len({row for _, row in of_short} - {row for _, row in of_half})
-    rows_of, leaked_of, short_of = map(
-        Counter,
-        (
-            pairs["benchmark"].to_pylist(),
-            (b for b, _ in of_half),
-            (b for b, _ in of_short - of_half),
-        ),
-    )
-    below = hits.filter(pc.field("coverage") < LEAK_COVERAGE)
-    ngrams = below.group_by("ngram").aggregate([("row_number", "count_distinct")])
-    common = Counter(dict(zip(*(column.to_pylist() for column in ngrams.columns), strict=True)))
+    leaked, leaks = _nearest_leaks(hits, path)
+    by_benchmark = _rows_by_benchmark(hits)
+    shared, half, short = (set().union(*part.values()) for part in by_benchmark)
     sizes = Counter(item.benchmark for item in index.items)
+    rows_of, leaked_of = ({b: len(n) for b, n in part.items()} for part in by_benchmark[:2])
+    short_of = {b: len(n - by_benchmark[1][b]) for b, n in by_benchmark[2].items()}
+    numbers = {"hit": len(shared), "leaked": leaked, "short": len(short - half)}
     body = render(
         "decontamination.md",
         settings=settings,
         rows=rows,
         removed=counts["rejected"] - malformed,
         malformed=malformed,
-        hit=hit,
-        leaked=leaked,
-        short=short,
+        **numbers,
         short_items=_short_items(hits, settings.min_coverage)[:NGRAMS_LISTED],
-        benchmarks=[(b, n, rows_of[b], leaked_of[b], short_of[b]) for b, n in sizes.items()],
-        leaks=list(to_records(ds.dataset(path).take(pa.array(leaks, pa.int64())), Hit)),
-        common=common.most_common(NGRAMS_LISTED),
+        benchmarks=[
+            (b, n, *(part.get(b, 0) for part in (rows_of, leaked_of, short_of)))
+            for b, n in sizes.items()
+        ],
+        leaks=leaks,
+        common=_common_wording(hits).most_common(NGRAMS_LISTED),
         index=index,
         same=round(100 * LEAK_COVERAGE),
         listed_per_row=LISTED_PER_ROW,
@@ -251,14 +233,45 @@ def write_page(
     page = Page("Decontamination", subtitle, f"n = {settings.n}, {settings.normalize}", body)
     (out / PAGE).write_text(page.html(), encoding="utf-8")
     return {
-        "rows_any_ngram": hit,
+        "rows_any_ngram": numbers["hit"],
         "rows_coverage_50": leaked,
-        "rows_short_item": short,
-        "rows_boilerplate": hit - leaked - short,
+        "rows_short_item": numbers["short"],
+        "rows_boilerplate": numbers["hit"] - leaked - numbers["short"],
         "hits": len(hits),
         **{f"rows_hit/{name}": n for name, n in sorted(rows_of.items())},
-        **{f"rows_leaked/{name}": leaked_of[name] for name in sorted(rows_of)},
+        **{f"rows_leaked/{name}": leaked_of.get(name, 0) for name in sorted(rows_of)},
         "items": len(index.items),
         "items_matched_whole": index.short_items,
         "items_without_words": index.wordless,
     }
+
+
+def _nearest_leaks(hits: pa.Table, path: Path) -> tuple[int, list[Hit]]:
+    """How many rows are leaks, and of the nearest ones their best hit."""
+    import pyarrow.dataset as ds
+
+    half = _leaks(hits.append_column("place", pa.array(range(len(hits)), pa.int64())))
+    best = half.sort_by([("row_number", "ascending"), ("coverage", "descending")])
+    first = np.flatnonzero(np.diff(best["row_number"].to_numpy(), prepend=0))
+    places = best.take(first).sort_by([("coverage", "descending")])["place"].to_pylist()
+    shown = ds.dataset(path).take(pa.array(places[:LEAKS_SHOWN], pa.int64()))
+    return len(places), list(to_records(shown, Hit))
+
+
+def _rows_by_benchmark(hits: pa.Table) -> tuple[defaultdict[str, set[int]], ...]:
+    """By benchmark the rows that share anything with it, its leaks, and those in which a whole
+    short item was found."""
+    tables = (hits, _leaks(hits), hits.filter(pc.field("whole_item")))
+    parts = tuple(defaultdict[str, set[int]](set) for _ in tables)
+    for table, rows in zip(tables, parts, strict=True):
+        pairs = table.group_by(["benchmark", "row_number"]).aggregate([])
+        for name, row in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
+            rows[name].add(row)
+    return parts
+
+
+def _common_wording(hits: pa.Table) -> Counter[str]:
+    """N-grams of hits that are no leaks, by the rows that have them."""
+    below = hits.filter(pc.field("coverage") < LEAK_COVERAGE)
+    ngrams = below.group_by("ngram").aggregate([("row_number", "count_distinct")])
+    return Counter(dict(zip(*(column.to_pylist() for column in ngrams.columns), strict=True)))

@@ -27,12 +27,12 @@ def decontaminate(
     apart from them the rows in which an item shorter than n words was found whole.
     """
     source, rows = problems.file("kept.parquet"), settings.runtime.rows_per_part
-    scratch, found = out / SCRATCH / f"rows-{rows}", table_parts(source, rows)
+    scratch, parts = out / SCRATCH / f"rows-{rows}", table_parts(source, rows)
     compute = partial(decide_part, source=source, against=benchmarks, rule=settings)
-    parts = computed_parts(scratch, found, compute, settings.runtime.workers)
+    results = computed_parts(scratch, parts, compute, settings.runtime.workers)
     folders = list[Path]()
-    with closing(parts), ArrowWriter(out / "hits.parquet", HITS) as hits:
-        for folder in parts:
+    with closing(results), ArrowWriter(out / "hits.parquet", HITS) as hits:
+        for folder in results:
             folders.append(folder)
             for table in row_groups(folder / "hits.parquet"):
                 hits.write(table)

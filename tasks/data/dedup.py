@@ -39,8 +39,8 @@ def find_duplicates(
 
     rows = settings.runtime.rows_per_part
     compute, parts = partial(sign_part, source=source, settings=settings), table_parts(source, rows)
-    found = computed_parts(scratch / f"signed-{rows}", parts, compute, settings.runtime.workers)
-    folders = list(found)
+    signed = computed_parts(scratch / f"signed-{rows}", parts, compute, settings.runtime.workers)
+    folders = list(signed)
     files = (pa.ipc.open_file(pa.memory_map(str(folder / PROMPTS))) for folder in folders)
     table = pa.concat_tables([file.read_all() for file in files])  # mapped, not copied
     left = np.flatnonzero(kind == KEPT)
@@ -109,12 +109,12 @@ class _Names:
 
     def __init__(self, source: Path, rows: np.ndarray) -> None:
         columns = {"id": pa.string(), "source": pa.string()}
-        found, before = [pa.schema(columns).empty_table()], 0
+        tables, before = [pa.schema(columns).empty_table()], 0
         for table in row_groups(source, [*columns]):
             some = slice(*np.searchsorted(rows, [before, before + len(table)]))
-            found.append(table.take(pa.array(rows[some] - before)))
+            tables.append(table.take(pa.array(rows[some] - before)))
             before += len(table)
-        self._rows, self._table = rows, pa.concat_tables(found).combine_chunks()
+        self._rows, self._table = rows, pa.concat_tables(tables).combine_chunks()
 
     def of(self, rows: np.ndarray) -> pa.Table:
         return self._table.take(np.searchsorted(self._rows, rows))

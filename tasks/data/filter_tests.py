@@ -43,14 +43,14 @@ def filter_tests(out: Path, problems: Artifact, *, settings: FilterTestsSettings
                 counts["other_sources"] += 1
                 continue
             tests = distinct_cases(row.tests) if row.tests else None
-            found = len(tests.cases) if tests else 0
-            counts["repeated_tests"] += len(row.tests.cases) - found if row.tests else 0
-            if row.judgeable and (row.domain == "math" or found >= settings.min_tests):
+            cases = len(tests.cases) if tests else 0
+            counts["repeated_tests"] += len(row.tests.cases) - cases if row.tests else 0
+            if row.judgeable and (row.domain == "math" or cases >= settings.min_tests):
                 counts[f"kept_{row.domain}"] += 1
                 kept.write(row.model_copy(update={"tests": tests}))
                 continue
             counts["not_judgeable"] += not row.judgeable
-            few = f"{found} distinct tests, fewer than {settings.min_tests}"
+            few = f"{cases} distinct tests, fewer than {settings.min_tests}"
             reason, original = few if row.judgeable else NO_GOLD, row.model_dump_json()
             rejected.write(Rejected(id=row.id, source=row.source, reason=reason, row=original))
     names = ("kept_math", "kept_code", "not_judgeable", "repeated_tests", "other_sources")

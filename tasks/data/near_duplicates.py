@@ -94,9 +94,9 @@ def near_groups(
     resembles none.
     """
     rows = rows[pc.call_function("binary_length", [texts]).to_numpy()[rows] > 0]
-    found = [buckets(keys.to_numpy(), rows) for keys in bands]
+    bucketed = [buckets(keys.to_numpy(), rows) for keys in bands]
     is_candidate = np.zeros(len(texts), np.bool_)
-    for members, _ in found:
+    for members, _ in bucketed:
         is_candidate[members] = True
     candidates = np.flatnonzero(is_candidate)
     # The sorted hashes of the distinct shingles of candidate i are hashes[ends[i]:ends[i+1]]. Two
@@ -108,7 +108,7 @@ def near_groups(
     parent = np.arange(len(candidates))
     pairs, similarities = np.empty((len(candidates), 2), np.int64), np.empty(len(candidates))
     joined = 0
-    for number, (members, edges) in enumerate(found):
+    for number, (members, edges) in enumerate(bucketed):
         places = np.searchsorted(candidates, members)
         joined = _join(*sets, places, edges, parent, jaccard, joined, pairs, similarities)
         report(number + 1, len(bands), "near-duplicates")
@@ -172,11 +172,11 @@ def _shingles(data: Any, begin: Any, end: Any, size: Any, hashes: Any) -> Any:
 
 @compiled(types.int64(BYTES, PLACES, PLACES, types.int64, _U64, _I8))
 def _sets(data: Any, starts: Any, ends: Any, size: Any, hashes: Any, set_ends: Any) -> Any:
-    found = np.empty((ends - starts).max() // 2 + 1 if ends.size else 0, np.uint64)
+    own_hashes = np.empty((ends - starts).max() // 2 + 1 if ends.size else 0, np.uint64)
     used = np.int64(0)
     for text in range(ends.size):
-        count = _shingles(data, starts[text], ends[text], size, found)
-        distinct = np.unique(found[:count])
+        count = _shingles(data, starts[text], ends[text], size, own_hashes)
+        distinct = np.unique(own_hashes[:count])
         hashes[used : used + distinct.size] = distinct
         used += distinct.size
         set_ends[text + 1] = used

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numba import types
 from numpy.typing import NDArray
 
-from .text_columns import BYTES, PLACES, SPACE, ascii_or_folded, byte_rule, compiled
+from .text_columns import BYTES, PLACES, SPACE, byte_rule, compiled, normalized_buffers
 from .tokenize import RULES, Normalisation
 
 LONGEST = 32
@@ -30,7 +30,7 @@ class Item(NamedTuple):
     text: str
 
 
-class Found(NamedTuple):
+class Matches(NamedTuple):
     """What a column of texts shares with the items: one entry of each array a (text, item)."""
 
     rows: NDArray[np.int64]
@@ -66,7 +66,7 @@ class NgramIndex:
             long = (len(self._words_of(item)) >= min_words for item in range(len(read)))
             read = [text if enough else "" for text, enough in zip(read, long, strict=True)]
         texts = pa.array(read, pa.large_string())
-        read = ascii_or_folded(texts, self._rule)
+        read = normalized_buffers(texts, self._rule)
         room, words = len(read.data), np.zeros(len(texts), np.int64)
         hashes, item, place = np.empty(room, np.uint64), np.empty(room, int), np.empty(room, int)
         short = np.zeros(1 << (8 * len(words) + 1).bit_length(), np.uint64)
@@ -94,14 +94,14 @@ class NgramIndex:
         self._table = hashes, bits, short
         self._hits = np.empty((2, 1 << 12), np.int64)
 
-    def search(self, texts: pa.Array) -> Found:
+    def search(self, texts: pa.Array) -> Matches:
         """What every text of a column shares with the items; null shares nothing."""
-        read, many = ascii_or_folded(texts, self._rule), max(len(self.items), 1)
-        while (found := _find(*read, self._bytes, self.n, *self._table, *self._hits)) > len(
+        read, many = normalized_buffers(texts, self._rule), max(len(self.items), 1)
+        while (total := _find(*read, self._bytes, self.n, *self._table, *self._hits)) > len(
             self._hits[0]
         ):
-            self._hits = np.empty((2, found), np.int64)
-        rows, entries = self._hits[:, :found]
+            self._hits = np.empty((2, total), np.int64)
+        rows, entries = self._hits[:, :total]
         begins = self._entry_ends[entries]
         sizes = self._entry_ends[entries + 1] - begins
         hit = np.repeat(np.arange(len(rows)), sizes)
@@ -111,7 +111,7 @@ class NgramIndex:
         row, item = np.divmod(unique, many)
         coverage, entry = counts / self._entries_of_item[item], entries[hit[first]]
         order = np.lexsort((item, self.whole[entry], -coverage, row))
-        return Found(row[order], item[order], coverage[order], entry[order])
+        return Matches(row[order], item[order], coverage[order], entry[order])
 
     def ngram(self, entry: int) -> str:
         """The words of an entry, with single spaces."""
@@ -170,7 +170,7 @@ def _list_ngrams(
     that a text of k words, fewer than n, ends in it.
     """
     prefixes = np.zeros(_REMEMBERED, np.uint64)
-    found, length = 0, np.uint64(n)
+    matched, length = 0, np.uint64(n)
     for text in range(starts.size):
         count, prefix, last = _0, _0, _0
         at, end = np.uint64(starts[text]), np.uint64(ends[text])
@@ -183,15 +183,15 @@ def _list_ngrams(
             prefix, last = prefix * _BASE + word, word
             if count >= length:
                 before = prefixes[(count - length) & _BACK]
-                hashes[found] = _mixed(prefix - before * _POWERS[length])
-                texts[found], places[found] = text, count - length
-                found += 1
+                hashes[matched] = _mixed(prefix - before * _POWERS[length])
+                texts[matched], places[matched] = text, count - length
+                matched += 1
         words[text] = count
         if _0 < count < length:
             short[_mixed(last) & np.uint64(short.size - 1)] |= _1 << count
-            hashes[found], texts[found], places[found] = _mixed(prefix), text, 0
-            found += 1
-    return found
+            hashes[matched], texts[matched], places[matched] = _mixed(prefix), text, 0
+            matched += 1
+    return matched
 
 
 @compiled(_INT(BYTES, PLACES, PLACES, BYTES, _INT, _HASHES, _HASHES, _HASHES, _I8, _I8))
@@ -226,8 +226,8 @@ def _find(
                     both = _two_bits(hashed)
                     if bits[hashed & bit_mask] & both == both:
                         entry = np.searchsorted(hashes, hashed)
-                        known = entry < hashes.size and hashes[entry] == hashed
-                        if known and seen[entry] != text:
+                        in_table = entry < hashes.size and hashes[entry] == hashed
+                        if in_table and seen[entry] != text:
                             seen[entry] = text
                             if hits < rows.size:
                                 rows[hits], entries[hits] = text, entry

@@ -103,17 +103,17 @@ def near_part(
     """Write the nearest item of each benchmark to every row of a part, from `cosine` on."""
     embed, table, vectors = _prepared(settings.model, settings.base_url, source, items)
     names = table["source"].to_numpy()
-    of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
+    places_of = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     before = part.before
     with ArrowWriter(folder / NEAR, SCHEMA) as near, pq.ParquetFile(source) as file:
         groups = list(range(part.first, part.last))
         for batch in file.iter_batches(ROWS_AT_ONCE, groups, COLUMNS, use_threads=False):
             product = embed(batch.column("prompt").to_pylist()) @ vectors.T
             cosines = np.asarray(product.todense() if hasattr(product, "todense") else product)
-            best = [places[cosines[:, places].argmax(1)] for places in of.values()]
+            best = [places[cosines[:, places].argmax(1)] for places in places_of.values()]
             item = np.stack(best, 1) if best else np.zeros((len(batch), 0), np.int64)
-            found = np.take_along_axis(cosines, item, 1)
-            row, benchmark = np.nonzero(found >= settings.cosine)
+            nearest = np.take_along_axis(cosines, item, 1)
+            row, benchmark = np.nonzero(nearest >= settings.cosine)
             short, standing = batch.take(pa.array(row)), table.take(item[row, benchmark])
             columns = {
                 "row_number": before + 1 + row,
@@ -121,7 +121,7 @@ def near_part(
                 "source": short.column("source"),
                 "benchmark": standing["source"],
                 "item_id": standing["id"],
-                "cosine": np.round(found[row, benchmark].astype(float), 4),
+                "cosine": np.round(nearest[row, benchmark].astype(float), 4),
                 "leak": np.zeros(len(row), np.bool_),
                 "row": shortened(short.column("prompt")),
                 "item": shortened(standing["prompt"]),
@@ -139,7 +139,7 @@ def encoder_files(settings: NearMissSettings) -> list[Path]:
 
 @stage(version=1, reads=encoder_files, group="data")
 def near_misses(
-    out: Path, problems: Artifact, benchmarks: Artifact, found: Artifact,
+    out: Path, problems: Artifact, benchmarks: Artifact, decontaminated: Artifact,
     *, settings: NearMissSettings,
 ) -> Metrics:  # fmt: skip
     """List the rows whose embedding is near a benchmark item's, beside what n-grams `found`.
@@ -155,7 +155,7 @@ def near_misses(
         out / SCRATCH / f"rows-{rows}", table_parts(source, rows), compute, settings.runtime.workers
     )
     columns = ["row_number", "benchmark", "item_id"]
-    shared = pq.read_table(found.file("hits.parquet"), columns=[*columns, "coverage"])
+    shared = pq.read_table(decontaminated.file("hits.parquet"), columns=[*columns, "coverage"])
     half = shared.filter(pc.field("coverage") >= LEAK_COVERAGE)
     leaks = set(zip(*(half[name].to_pylist() for name in columns), strict=True))
     counts: Counter[tuple[str, str, bool]] = Counter()
@@ -163,13 +163,13 @@ def near_misses(
         for folder in parts:
             for table in row_groups(folder / NEAR):
                 pairs = zip(*(table[name].to_pylist() for name in columns), strict=True)
-                known = [pair in leaks for pair in pairs]
+                are_leaks = [pair in leaks for pair in pairs]
                 place = SCHEMA.get_field_index("leak")
-                near.write(table.set_column(place, "leak", pa.array(known, pa.bool_())))
-                of, benchmark = table["source"].to_pylist(), table["benchmark"].to_pylist()
-                counts.update(zip(of, benchmark, known, strict=True))
+                near.write(table.set_column(place, "leak", pa.array(are_leaks, pa.bool_())))
+                names = (table[name].to_pylist() for name in ("source", "benchmark"))
+                counts.update(zip(*names, are_leaks, strict=True))
     _write_page(out, settings, Counter(column(items, "source")))
-    missed = {f"near/{of}/{name}": n for (of, name, is_leak), n in counts.items() if not is_leak}
+    missed = {f"near/{a}/{b}": n for (a, b, is_leak), n in counts.items() if not is_leak}
     total = sum(missed.values())
     return {"near": total, "leaks": counts.total() - total, **missed}
 

@@ -80,19 +80,19 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
     are cut. Raises FileNotFoundError, or ValueError when the hub cannot be asked.
     """
     memory, parts = scratch / f"planned-{PART_BYTES}.json", list[Part]()
-    known = json.loads(memory.read_text()) if memory.exists() else {}
+    remembered = json.loads(memory.read_text()) if memory.exists() else {}
     for place, source in enumerate(settings.sources):
         if source.kind == "hub":
-            if source.name not in known:
+            if source.name not in remembered:
                 commit = resolved(source, source.name)
                 rows = piece_rows(Piece(commit=commit), source, Path(), source.name)
-                known[source.name] = {
+                remembered[source.name] = {
                     "commit": commit,
                     "of": _opened(source, commit, source.name).num_shards,
                     "options_from": numbered(rows, source).options_from,
                 }
-            whole = Piece(**known[source.name])
-            pieces = [whole._replace(shard=shard) for shard in range(max(whole.of, 1))]
+            dataset = Piece(**remembered[source.name])
+            pieces = [dataset._replace(shard=shard) for shard in range(max(dataset.of, 1))]
         else:
             pieces = [Piece(file) for file in _files(source, settings, source.name)]
         if source.limit or source.lookup or source.kind == "generated":
@@ -103,10 +103,10 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
             if piece.file and piece.file.stat().st_size > PART_BYTES:
                 report(0, 0, f"{source.name}: where to cut {piece.file.name}")
                 name = str(piece.file)
-                shares = known[name] = known.get(name) or cuts(piece.file, PART_BYTES)
+                shares = remembered[name] = remembered.get(name) or cuts(piece.file, PART_BYTES)
             cut = [piece._replace(cut=Cut(*share)) for share in shares]
             parts += [Part(place, (share,)) for share in cut or [piece]]
-    replace_text(memory, json.dumps(known))
+    replace_text(memory, json.dumps(remembered))
     return parts
 
 
@@ -116,12 +116,12 @@ def _looked_up(source: Source, settings: CollectSettings) -> Tables:
     for key, table in (source.lookup.tables if source.lookup else {}).items():
         name, files = f"{source.name}/{key}", _files(table, settings, source.name)
         for piece in map(Piece, files) if files else [Piece(commit=resolved(table, name))]:
-            found = texts.setdefault(key, {})
+            table_texts = texts.setdefault(key, {})
             for row in piece_rows(piece, table, Path(settings.root), name):
-                value, by = row.value or {}, table.key_field
-                if not by or (value and is_wanted(value, table.where)):
-                    name_of_row = str(field_of(value, by) if by else len(found))
-                    found[name_of_row] = text_of(value, table.text_field)
+                value, key_field = row.value or {}, table.key_field
+                if not key_field or (value and is_wanted(value, table.where)):
+                    name_of_row = str(field_of(value, key_field) if key_field else len(table_texts))
+                    table_texts[name_of_row] = text_of(value, table.text_field)
     return texts
 
 
@@ -172,25 +172,25 @@ def _opened(table: Table, commit: str, name: str) -> Any:
     import datasets  # takes a second, and most runs read files
 
     what = table.dataset
-    how: dict[str, Any] = {"name": table.config or None, "revision": commit or None}
+    options: dict[str, Any] = {"name": table.config or None, "revision": commit or None}
     if table.data_files:
         base = f"hf://datasets/{table.dataset}@{commit}" if commit else table.dataset
         what = DATA_FORMATS[table.data_files[0].removesuffix(".gz").rpartition(".")[2]]
-        how = {"data_files": {table.split: [f"{base}/{file}" for file in table.data_files]}}
+        options = {"data_files": {table.split: [f"{base}/{file}" for file in table.data_files]}}
     with _explained(table, name):
-        rows = datasets.load_dataset(what, **how, split=table.split, streaming=True)
+        rows = datasets.load_dataset(what, **options, split=table.split, streaming=True)
         features: Any = rows.features
         if features and "null" in str(features.arrow_schema.types):
             # The first file has a column without a value: the others say what it holds.
-            config: Any = datasets.load_dataset_builder(what, **how).config
+            config: Any = datasets.load_dataset_builder(what, **options).config
             reader = type(config).__name__.removesuffix("Config").lower()
             schemas: list[Any] = [
                 datasets.load_dataset(reader, data_files=[file], split="train", streaming=True)
                 for file in config.data_files[table.split]
             ]
             schema = _common([s.features.arrow_schema for s in schemas])
-            how["features"] = datasets.Features.from_arrow_schema(schema)
-            rows = datasets.load_dataset(what, **how, split=table.split, streaming=True)
+            options["features"] = datasets.Features.from_arrow_schema(schema)
+            rows = datasets.load_dataset(what, **options, split=table.split, streaming=True)
         return rows
 
 

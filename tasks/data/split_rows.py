@@ -56,19 +56,19 @@ def split_rows(source: Path, reasons: Iterable[tuple[int, str]], out: Path) -> d
         for group in range(file.num_row_groups):
             # One thread: the writer has another, and Arrow's own cost half as much again.
             table = file.read_row_group(group, use_threads=False)
-            goes, why = np.zeros(len(table), np.bool_), list[str]()
+            goes, causes = np.zeros(len(table), np.bool_), list[str]()
             while row < before + len(table):
                 goes[row - before] = True
-                why.append(reason)
+                causes.append(reason)
                 row, reason = next(coming, END)
             left = table.filter(pa.array(~goes))
             kept.write(left)
             kept_by.update(left["source"].to_pylist())
             lost = to_records(table.filter(pa.array(goes)), Problem)
-            for p, said in zip(lost, why, strict=True):
+            for p, cause in zip(lost, causes, strict=True):
                 rejected_by[p.source] += 1
                 original = p.model_dump_json()
-                rejected.write(Rejected(id=p.id, source=p.source, reason=said, row=original))
+                rejected.write(Rejected(id=p.id, source=p.source, reason=cause, row=original))
             before += len(table)
             report(before, file.metadata.num_rows)
     return {

@@ -44,14 +44,14 @@ def buffers(column: pa.Array) -> Texts:
     return Texts(np.frombuffer(data or b"", np.uint8), places[:-1], ends)
 
 
-def ascii_or_folded(column: pa.Array, rule: Rule) -> Texts:
+def normalized_buffers(column: pa.Array, rule: Rule) -> Texts:
     """The texts with every word folded that is not all ASCII; what is no UTF-8 is U+FFFD."""
     texts, spans = buffers(column), np.empty((1 << 12, 2), np.int64)
-    while (found := _foreign_words(*texts, spans)) > len(spans):
-        spans = np.empty((found, 2), np.int64)
-    if not found:
+    while (count := _foreign_words(*texts, spans)) > len(spans):
+        spans = np.empty((count, 2), np.int64)
+    if not count:
         return texts
-    spans = spans[:found]
+    spans = spans[:count]
     data, at = texts.data.tobytes(), int(texts.starts[0])
     pieces, grown = list[bytes](), [-at]
     for start, end in zip(*spans.T.tolist(), strict=True):
@@ -87,7 +87,7 @@ def _is_space(byte: Any) -> Any:
 def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
     """Start and end [W, 2] of what stands between ASCII white space and is not all ASCII. Returns
     how many there are, of which only as many are listed as fit."""
-    found = 0
+    count = 0
     for text in range(starts.size):
         every = np.uint8(0)
         for byte in data[starts[text] : ends[text]]:
@@ -102,7 +102,7 @@ def _foreign_words(data: Any, starts: Any, ends: Any, spans: Any) -> Any:
                 first -= _1
             while at < end and not _is_space(data[at]):
                 at += _1
-            if found < spans.shape[0]:
-                spans[found, 0], spans[found, 1] = first, at
-            found += 1
-    return found
+            if count < spans.shape[0]:
+                spans[count, 0], spans[count, 1] = first, at
+            count += 1
+    return count

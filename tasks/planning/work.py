@@ -148,9 +148,9 @@ class ForecastInput:
         """A count of an input, measured or expected; 0 where it has none."""
         return self.inputs[place].metrics.get(name, 0.0) if place < len(self.inputs) else 0.0
 
-    def mean(self, total: str, *of: str) -> float:
+    def mean(self, total: str, *parts: str) -> float:
         """A metric of the nearest earlier result over the sum of others; 0 where it lacks them."""
-        count = self.past.sum(*of) if self.past else 0.0
+        count = self.past.sum(*parts) if self.past else 0.0
         return self.past.sum(total) / count if self.past and count else 0.0
 
     def tokens(self, name: str, mean: float, at_most: int) -> float:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from shared_data import shared_rows
 
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.text_columns import SPACE, ascii_or_folded, byte_rule
+from klear.tasks.data.text_columns import SPACE, byte_rule, normalized_buffers
 from klear.tasks.data.tokenize import RULES, Normalisation, Rule, alnum_words
 from tests.bench.open_r1_peer import grams
 
@@ -56,7 +56,7 @@ def test_neither_signs_nor_raised_digits_nor_invisible_characters_hide_a_word(ty
 
 def read_words(texts: list[str] | pa.Array, rule: Rule) -> list[str]:
     """The words of each text as the loops read them, with one space between them."""
-    data, starts, ends = ascii_or_folded(pa.array(texts, pa.string()), rule)
+    data, starts, ends = normalized_buffers(pa.array(texts, pa.string()), rule)
     read = [byte_rule(rule)[data[a:b]].tobytes() for a, b in zip(starts, ends, strict=True)]
     return [b" ".join(filter(None, text.split(bytes([SPACE])))).decode() for text in read]
 
