@@ -31,7 +31,7 @@ from .fields import (
 from .gold_text import after_mark
 from .options import letter_of, options_of, shuffled, with_options
 
-SEVERAL = "answers that differ"
+SEVERAL = "answers; the judge takes one"
 INPUTS = ("base_input", "plus_input")
 """EvalPlus' own files: arguments, whose results `canonical_solution` computes."""
 Tables = Mapping[str, Mapping[str, str]]

@@ -265,7 +265,8 @@ def _rows_by_benchmark(hits: pa.Table) -> tuple[defaultdict[str, set[int]], ...]
     parts = tuple(defaultdict[str, set[int]](set) for _ in tables)
     for table, rows in zip(tables, parts, strict=True):
         pairs = table.group_by(["benchmark", "row_number"]).aggregate([])
-        for name, row in zip(*(column.to_pylist() for column in pairs.columns), strict=True):
+        keys = (pairs[name].to_pylist() for name in ("benchmark", "row_number"))
+        for name, row in zip(*keys, strict=True):
             rows[name].add(row)
     return parts
 
