@@ -47,8 +47,8 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, command):
     of_others = {stage: folders(cockpit, stage) for stage in stages}
 
     def made(stage: str) -> dict[Path, int]:
-        found = folders(cockpit, stage)
-        return {path: found[path] for path in found.keys() - of_others[stage]}
+        complete = folders(cockpit, stage)
+        return {path: complete[path] for path in complete.keys() - of_others[stage]}
 
     def one_cell_is_done() -> bool:
         return bool(made("evaluate_sft") and cockpit.children())
@@ -90,9 +90,9 @@ def test_a_matrix_in_parallel_is_cancelled_from_the_ui(cockpit, command):
     assert cockpit.flow_run(matrix)["state_name"] == "Cancelled"
     assert eventually(lambda: not cockpit.children(), 120)
     by_flow_run = f"tags.`prefect.flow_run_id` = '{matrix}'"
-    found = [run for run in cockpit.tracked(by_flow_run, "tiny") if "klear.kind" in run.data.tags]
-    assert {run.data.tags["klear.kind"] for run in found} == {"ablation", "cell"}
-    assert {run.info.status for run in found} <= {"KILLED", "FINISHED"}  # seed 0 is cached
+    runs = [run for run in cockpit.tracked(by_flow_run, "tiny") if "klear.kind" in run.data.tags]
+    assert {run.data.tags["klear.kind"] for run in runs} == {"ablation", "cell"}
+    assert {run.info.status for run in runs} <= {"KILLED", "FINISHED"}  # seed 0 is cached
 
 
 def under_way(cockpit, flow: str) -> list[str]:
@@ -103,5 +103,5 @@ def under_way(cockpit, flow: str) -> list[str]:
 
 def folders(cockpit, stage: str) -> dict[Path, int]:
     """Published results of a stage, with the time at which each was made."""
-    found = cockpit.store.glob(f"{stage}/*/manifest.json")
-    return {path.parent: path.stat().st_mtime_ns for path in found}
+    manifests = cockpit.store.glob(f"{stage}/*/manifest.json")
+    return {path.parent: path.stat().st_mtime_ns for path in manifests}

@@ -161,7 +161,7 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("content", "code", "said"),
+    ("content", "code", "message"),
     [
         (None, 2, "does not exist"),
         (b"", 2, "nothing would be protected"),
@@ -173,12 +173,12 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
         (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
     ],
 )
-def test_a_benchmark_that_protects_nothing_is_refused(tmp_path, capsys, content, code, said):
+def test_a_benchmark_that_protects_nothing_is_refused(tmp_path, capsys, content, code, message):
     bench = tmp_path / "bench.jsonl"
     if content is not None:
         bench.write_bytes(content)
     assert command(written(tmp_path / "in.jsonl", {"prompt": "x"}), bench) == code
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_damaged_file_fails_by_its_name_and_leaves_earlier_results(tmp_path, bench, capsys):

@@ -1,8 +1,8 @@
-"""A pretrained model through the chain of the profile `pocket`, cut to two dozen rows in GSM8K's
+"""A pretrained model through the chain of the profile `pocket`, cut to some rows in GSM8K's
 form: SmolLM2-135M-Instruct learns to think from worked solutions, then by RL, and is evaluated.
 
-Killed once in SFT, and run again; sampled by transformers with ChatML, and by vLLM with a template
-that opens the think block.
+Killed once in SFT, and run again; its template opens the think block; sampled by transformers in
+RL, and by vLLM for its evaluation.
 """
 
 import json
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -36,6 +35,7 @@ with active(Run(store=Store(load_machine().home / "store"))):
     results = compute(needed("evaluate_rl_math", calls(load_profile(sys.argv[1]))))
 print(json.dumps({name: [str(result.folder), result.metrics] for name, result in results.items()}))
 """
+ROWS, HELD_OUT = 16, 4
 THINGS = [("apples", "bags"), ("pencils", "boxes"), ("eggs", "trays"), ("shells", "jars")]
 
 
@@ -60,16 +60,12 @@ def place(tmp_path_factory) -> Path:
     """A home with the model and the rows."""
     folder = tmp_path_factory.mktemp("real")
     smollm2(folder / "smollm2")
-    for name, numbers in (("train", range(24)), ("test", range(24, 30))):
+    for name, numbers in (("train", range(ROWS)), ("test", range(ROWS, ROWS + HELD_OUT))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row(n)) + "\n" for n in numbers))
     return folder
 
 
-def profile(place: Path, name: str, **changes: Any) -> Path:
-    rl = {
-        "steps": 2, "prompts_per_step": 4, "mini_batch_prompts": 2, "rollouts_per_prompt": 4,
-        "max_tokens": 128, "checkpoint_steps": 1, "warmup_steps": 0,
-    }  # fmt: skip
+def profile(place: Path) -> Path:
     data = {
         "extends": "pocket",
         "data": {"root": str(place)},
@@ -79,13 +75,16 @@ def profile(place: Path, name: str, **changes: Any) -> Path:
         ]},
         "benchmarks": {"sources": [{"use": "gsm8k", "files": ["test.jsonl"]}]},
         "decontaminate": {"min_coverage": 0.9},  # the rows differ by their numbers
-        "base": {"model": str(place / "smollm2"), **changes.get("base", {})},
+        "base": {"model": str(place / "smollm2"), "chat_template": str(place / "opens.jinja")},
         "sft": {"epochs": 2, "batch_tokens": 512, "checkpoint_steps": 2},
-        "rl_math": {**rl, **changes.get("rl_math", {})},
-        "evaluate": {"sampling": {"max_tokens": 128}, "protocols": [{"name": "gsm8k", "k": 2}],
-                     **changes.get("evaluate", {})},
+        "rl_math": {
+            "steps": 2, "prompts_per_step": 4, "mini_batch_prompts": 2, "rollouts_per_prompt": 2,
+            "max_tokens": 96, "checkpoint_steps": 1, "warmup_steps": 0,
+        },
+        "evaluate": {"engine": "vllm", "sampling": {"max_tokens": 96},
+                     "protocols": [{"name": "gsm8k", "k": 1}]},
     }  # fmt: skip
-    file = place / f"{name}.yaml"
+    file = place / "cut.yaml"
     file.write_text(yaml.safe_dump(data))
     return file
 
@@ -108,9 +107,11 @@ def results(run: "subprocess.Popen[str]") -> dict[str, tuple[Path, dict[str, flo
     return {name: (Path(folder), metrics) for name, (folder, metrics) in stages.items()}
 
 
-def curve(folder: Path, name: str) -> list[float]:
+def curve(folder: Path, name: str = "") -> list[float]:
+    """A metric, or the steps at which anything was logged."""
     lines = map(json.loads, (folder / "logs" / "metrics.jsonl").read_text().splitlines())
-    return [line["metrics"][name] for line in lines if name in line["metrics"]]
+    points = [(line["step"], line["metrics"]) for line in lines]
+    return [metrics[name] if name else step for step, metrics in points if name in (*metrics, "")]
 
 
 def kill_in_sft(run: "subprocess.Popen[str]", place: Path) -> None:
@@ -121,40 +122,22 @@ def kill_in_sft(run: "subprocess.Popen[str]", place: Path) -> None:
     run.communicate()
 
 
-def check(stages: dict[str, tuple[Path, dict[str, float]]]) -> None:
-    """It read the rows, learned their form, and RL's answers were judged: some of them right."""
-    assert stages["collect"][1]["kept"] == 24
-    assert stages["filter_rl"][1]["kept"] == stages["decontaminate"][1]["kept"] > 16
-    losses = curve(stages["sft"][0], "loss")
-    assert losses[-1] < 0.5 * losses[0]
-    formatted = curve(stages["rl_math"][0], "reward/format")
-    assert len(formatted) == 2
-    assert min(formatted) > 0.5
-    assert stages["evaluate_rl_math"][1]["answers"] == 12
-
-
 def test_a_pretrained_model_is_trained_on_worked_solutions_killed_and_trained_on(place):
-    file = profile(place, "with_transformers")
+    template = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>\\n' }}{% endif")
+    (place / "opens.jinja").write_text(template)
+    file = profile(place)
     kill_in_sft(start(place, file), place)
 
     stages = results(start(place, file))
 
-    check(stages)
-    steps = [
-        json.loads(line)["step"]
-        for line in (stages["sft"][0] / "logs" / "metrics.jsonl").read_text().splitlines()
-    ]
+    assert stages["collect"][1]["kept"] == ROWS
+    assert stages["filter_rl"][1]["kept"] == stages["decontaminate"][1]["kept"] > ROWS * 2 / 3
+    losses, steps = curve(stages["sft"][0], "loss"), curve(stages["sft"][0])
+    assert losses[-1] < 0.5 * losses[0]
     assert steps == sorted(set(steps))  # the second run went on
-
-
-def test_the_same_with_vllm_and_a_template_that_opens_the_think_block(place):
-    template = CHATML.replace("assistant\\n' }}{% endif", "assistant\\n<think>\\n' }}{% endif")
-    (place / "opens.jinja").write_text(template)
-    file = profile(
-        place, "with_vllm", base={"chat_template": str(place / "opens.jinja")},
-        rl_math={"engine": "vllm_colocate"}, evaluate={"engine": "vllm"},
-    )  # fmt: skip
-    stages = results(start(place, file))
-    check(stages)
-    texts = column(stages["evaluate_rl_math"][0] / "samples.parquet", "text")
+    formatted = curve(stages["rl_math"][0], "reward/format")
+    assert len(formatted) == 2
+    assert min(formatted) > 0.5
+    texts = list(column(stages["evaluate_rl_math"][0] / "samples.parquet", "text"))
+    assert len(texts) == HELD_OUT
     assert all(text.startswith("<think>\n") and text.count("<think>") == 1 for text in texts)

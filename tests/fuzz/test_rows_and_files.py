@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from klear.configs.settings.explain import ConfigError
 from klear.eval.math_answers.verify import MAX_CHARACTERS, quick_verdict
 from klear.eval.programs.formats import parse_suite, pickled_text, unpack_tests
-from klear.eval.records import Problem, Rejected
+from klear.eval.records import Problem, Rejected, TestSuite
 from klear.eval.records.row_files import Row, read_rows
 from klear.eval.records.tables import read_table, write_table
 from klear.flows.cli.decontaminate import filter_rows
@@ -44,7 +44,9 @@ def test_a_row_is_a_problem_that_a_table_gives_back_or_a_reject(drawn, source) -
 @given(json_values, st.sampled_from(WORDS), st.binary(max_size=200))
 def test_tests_of_any_form_are_a_suite_or_a_value_error(value, fn_name, packed) -> None:
     with suppress(ValueError, RecursionError):
-        assert parse_suite(value, fn_name=fn_name).cases is not None
+        suite = parse_suite(value, fn_name=fn_name)
+        assert suite.cases
+        assert TestSuite.model_validate_json(suite.model_dump_json()) == suite
     with suppress(ValueError):  # never a pickle loaded
         assert isinstance(pickled_text(packed), str)
     with suppress(ValueError):

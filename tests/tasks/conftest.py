@@ -27,9 +27,9 @@ class Marked:
 @pytest.fixture
 def marked() -> Iterator[Marked]:
     """Put `marked.word` on a command line; whatever is left of it ends with the test."""
-    mine = Marked()
-    yield mine
-    for process in mine.processes():
+    processes_marked = Marked()
+    yield processes_marked
+    for process in processes_marked.processes():
         process.kill()
 
 

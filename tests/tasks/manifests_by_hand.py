@@ -49,17 +49,17 @@ def publish(
     inputs: tuple[tuple[str, str], ...] = (),
     size: int = 1000,
     curve: Mapping[str, list[float]] = MappingProxyType({}),
-    **known: Any,
+    **changes: Any,
 ) -> Manifest:
     """One result of `stage`; `inputs` are (stage, key), `curve` lines of its metrics.jsonl, `known`
     other entries of its manifest."""
     folder = root / stage / key
     (folder / "logs").mkdir(parents=True)
-    about = {"version": 1, "seconds": 10.0, "pipeline_run": "run", "created": FIRST, **known}
-    about["inputs"] = [InputRef(stage=s, key=k, digest=f"digest of {s}/{k}") for s, k in inputs]
-    about["settings"] = settings.model_dump(mode="json") if settings is not None else {}
-    about["files"] = {"rows": FileEntry(bytes=size, sha256="0")}
-    manifest = Manifest(stage=stage, key=key, digest=f"digest of {stage}/{key}", **about)
+    facts = {"version": 1, "seconds": 10.0, "pipeline_run": "run", "created": FIRST, **changes}
+    facts["inputs"] = [InputRef(stage=s, key=k, digest=f"digest of {s}/{k}") for s, k in inputs]
+    facts["settings"] = settings.model_dump(mode="json") if settings is not None else {}
+    facts["files"] = {"rows": FileEntry(bytes=size, sha256="0")}
+    manifest = Manifest(stage=stage, key=key, digest=f"digest of {stage}/{key}", **facts)
     (folder / MANIFEST).write_text(manifest.model_dump_json())
     for name, values in curve.items():
         lines = [json.dumps({"step": i, "metrics": {name: v}}) for i, v in enumerate(values)]

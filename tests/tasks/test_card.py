@@ -97,14 +97,17 @@ def test_the_card_counts_every_source_at_every_step(tmp_path):
 
 
 def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
-    made = run_all(tmp_path)
+    results = run_all(tmp_path)
     card = cards(tmp_path)["thin_out"]
     textbook = table_rows(card, "Sources and licences")["textbook"]
     assert textbook == ["someone/textbook", "abc", "MIT"]
     settings = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (settings["settings"]["threshold"], settings["seed"]) == (0.5, 3)
-    assert made["thin_out"].digest in card
-    assert table_rows(card, "Lineage")["gather"] == [made["gather"].key, made["gather"].digest]
+    assert results["thin_out"].digest in card
+    assert table_rows(card, "Lineage")["gather"] == [
+        results["gather"].key,
+        results["gather"].digest,
+    ]
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == ["cc-by-4.0", "mit"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
@@ -120,15 +123,15 @@ def test_the_card_is_no_part_of_the_content(tmp_path):
 
 
 def test_without_an_ancestor_or_a_file_of_one_the_card_says_what_is_left(tmp_path):
-    made, store = run_all(tmp_path), Store(tmp_path)
+    results, store = run_all(tmp_path), Store(tmp_path)
     next(tmp_path.glob("gather/*/kept.parquet")).unlink()
     forced = {"observers": (Cards(store),), "force": frozenset({"answer"})}
     with active(Run(store=store, seed=3, **forced)):
-        answer(made["thin_out"], settings=Knobs())
+        answer(results["thin_out"], settings=Knobs())
     assert table_rows(cards(tmp_path)["answer"], STEPS)["all"][-1] == "5"
-    store.discard("gather", made["gather"].key)
+    store.discard("gather", results["gather"].key)
     with active(Run(store=store, seed=3, **forced)):
-        answer(made["thin_out"], settings=Knobs())
+        answer(results["thin_out"], settings=Knobs())
     assert table_rows(cards(tmp_path)["answer"], STEPS)["Source"] == ["thin_out", "answer"]
 
 

@@ -134,8 +134,8 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
 def test_rows_that_where_leaves_out_are_counted(tmp_path, wanted, kept):
     names = ("math", "math_1", "code", "", None)
     jsonl(tmp_path / "r.jsonl", *({"problem": f"p{n}", "answer": "1", "of": n} for n in names))
-    found, rejected, metrics = run(tmp_path, source("r.jsonl", where={"of": wanted}))
-    assert ([p.prompt for p in found], rejected) == ([f"p{n}" for n in kept], [])
+    problems_kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"of": wanted}))
+    assert ([p.prompt for p in problems_kept], rejected) == ([f"p{n}" for n in kept], [])
     assert metrics["left_out"] == metrics["left_out/s"] == len(names) - len(kept)
 
 
@@ -144,11 +144,11 @@ def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monke
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     jsonl(tmp_path / "rows.jsonl", *({"key": k, "a": "1"} for k in ("x", "y", "z")))
     for file, rows in {"0": {"x": 1, "y": 2}, "1": {"z": 1}}.items():
-        told = ({"k": k, "t": f"{k}?", "n": n} for k, n in rows.items())
-        jsonl(tmp_path / "said" / f"train-{file}.jsonl", *told)
+        table = ({"k": k, "t": f"{k}?", "n": n} for k, n in rows.items())
+        jsonl(tmp_path / "said" / f"train-{file}.jsonl", *table)
     where = {"files": ["said/*.jsonl"], "dataset": str(tmp_path / "said")}[place]
-    said = {place: where, "key_field": "k", "text_field": "t", "where": {"n": 1}}
-    lookup = {"tables": {"said": said}, "index_field": "key"}
+    lookup_fields = {place: where, "key_field": "k", "text_field": "t", "where": {"n": 1}}
+    lookup = {"tables": {"said": lookup_fields}, "index_field": "key"}
     read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
     kept, rejected, _ = run(tmp_path, read)
     assert ([p.prompt for p in kept], len(rejected)) == (["x?", "z?"], 1)
@@ -231,8 +231,8 @@ def test_a_run_that_failed_goes_on_to_the_same_digest(tmp_path, settings, monkey
         collected(tmp_path / "cut", settings)
     assert collected(tmp_path / "cut", settings) == undisturbed
     assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
-    whole, first, again = read[:7], read[7 : fails_at + 7], read[fails_at + 7 :]
-    assert (first, again) == (whole[:fails_at], whole[fails_at - 1 :])
+    complete, first, again = read[:7], read[7 : fails_at + 7], read[fails_at + 7 :]
+    assert (first, again) == (complete[:fails_at], complete[fails_at - 1 :])
 
 
 def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, monkeypatch):
@@ -242,13 +242,13 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
     lines[13] = lines[77] = "{bad"
     size = jsonl(tmp_path / "large.jsonl", *lines).stat().st_size
     settings = CollectSettings(root=str(tmp_path), sources=(source("large.jsonl"),))
-    whole = collected(tmp_path / "whole", settings)
+    complete = collected(tmp_path / "whole", settings)
     monkeypatch.setattr(module, "PART_BYTES", size // 10)
     read = cut_in(7, monkeypatch)
     with pytest.raises(ConnectionError):
         collected(tmp_path / "cut", settings)
     assert 55 < read[-1].pieces[0].cut.before < 70
-    assert collected(tmp_path / "cut", settings) == whole
+    assert collected(tmp_path / "cut", settings) == complete
     assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
     assert read[7] == read[6]
     assert len(read) == 11

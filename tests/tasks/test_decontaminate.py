@@ -127,9 +127,9 @@ def page_of(out: Path, rows: list[str], items: list[Item]) -> tuple[Elements, di
     out.mkdir(exist_ok=True)
     index = NgramIndex(items, 9, "alnum")
     numbers = pa.array(range(1, len(rows) + 1), pa.int64())
-    told = [numbers, numbers.cast(pa.string()), pa.array(["s"] * len(rows)), pa.array(rows)]
+    columns = [numbers, numbers.cast(pa.string()), pa.array(["s"] * len(rows)), pa.array(rows)]
     with ArrowWriter(out / "hits.parquet", HITS) as hits:
-        gone = Overlaps(index, 0.0, hits).decide(pa.record_batch(told, names=list(ROW)))
+        gone = Overlaps(index, 0.0, hits).decide(pa.record_batch(columns, names=list(ROW)))
     counts = {"kept": len(rows) - len(gone), "rejected": len(gone)}
     figures = write_page(out, index, DecontaminateSettings(), counts)
     return Elements((out / PAGE).read_text()), figures
@@ -195,14 +195,14 @@ def test_of_each_row_and_benchmark_the_nearest_item_is_listed(tmp_path, monkeypa
     """cos 10° = 0.985, cos 30° = 0.866, cos 50° = 0.643. One row has all words of its item: n-grams
     find it. Computed row by row it is the same."""
     monkeypatch.setattr(module, "encoder_of", lambda *_: degrees)
-    mine = [math_problem("ten a"), math_problem("ninety b"), math_problem("zero c", "t")]
+    items_of_two = [math_problem("ten a"), math_problem("ninety b"), math_problem("zero c", "t")]
     others = ("zero c", "x"), ("sixty d", "x"), ("sixty e", "y"), ("ten f", "y")
-    rows = folder_with(tmp_path / "rows", kept=mine)
+    rows = folder_with(tmp_path / "rows", kept=items_of_two)
     items = folder_with(tmp_path / "items", kept=[math_problem(*other) for other in others])
     decontaminate.body(rows.folder / "out", rows, items, settings=DecontaminateSettings())
-    found, out = Artifact.of_folder(rows.folder / "out"), items.folder / "out"
+    flagged, out = Artifact.of_folder(rows.folder / "out"), items.folder / "out"
     settings = NearMissSettings(cosine=0.8, runtime=PartsRuntime(rows_per_part=rows_per_part))
-    metrics = near_misses.body(out, rows, items, found, settings=settings)
+    metrics = near_misses.body(out, rows, items, flagged, settings=settings)
     pairs = read_table(out / NEAR, NearMiss)
     assert [(p.row_number, p.row, p.benchmark, p.item, p.cosine, p.leak) for p in pairs] == [
         (1, "ten a", "x", "zero c", 0.9848, False),

@@ -64,8 +64,8 @@ def read_words(texts: list[str] | pa.Array, rule: Rule) -> list[str]:
 @pytest.mark.parametrize("rule", RULES.values())
 def test_every_character_is_what_the_rule_says_alone_and_between_letters(rule: Rule):
     texts = [f"A{c}b {c} x{c}{c}" for c in CHARS]
-    for text, found in zip(texts, read_words(texts, rule), strict=True):
-        assert found == " ".join(rule(text)), ascii(text)
+    for text, words in zip(texts, read_words(texts, rule), strict=True):
+        assert words == " ".join(rule(text)), ascii(text)
 
 
 @pytest.mark.parametrize("rule", RULES.values())
@@ -110,25 +110,25 @@ def by_definition(text: str, items: list[Item], n: int, normalise: Normalisation
     """The rule in plain Python, one item after the other."""
     words = RULES[normalise](text)
     of_text = ngrams(words, n)
-    found = []
+    overlaps = []
     for item in items:
         of_item = RULES[normalise](item.text)
         shared = [gram for gram in of_text if gram in set(ngrams(of_item, n))]
         size = len(of_item)
         if shared:
             coverage = len(set(shared)) / len(set(ngrams(of_item, n)))
-            found.append(Overlap(item, " ".join(shared[0]), coverage, False))
+            overlaps.append(Overlap(item, " ".join(shared[0]), coverage, False))
         elif 0 < size < n and of_item in [words[i : i + size] for i in range(len(words))]:
-            found.append(Overlap(item, " ".join(of_item), 1.0, True))
-    return sorted(found, key=lambda o: (-o.coverage, o.whole_item))
+            overlaps.append(Overlap(item, " ".join(of_item), 1.0, True))
+    return sorted(overlaps, key=lambda o: (-o.coverage, o.whole_item))
 
 
 def found_in(index: NgramIndex, texts: list[str]) -> list[list[Overlap]]:
     """What one search over a whole column finds, by text."""
-    found = index.search(pa.array(texts, pa.string()))
-    assert found.rows.tolist() == sorted(found.rows.tolist())
+    hits = index.search(pa.array(texts, pa.string()))
+    assert hits.rows.tolist() == sorted(hits.rows.tolist())
     by_text: list[list[Overlap]] = [[] for _ in texts]
-    for row, item, coverage, entry in zip(*map(np.ndarray.tolist, found[:4]), strict=True):
+    for row, item, coverage, entry in zip(*map(np.ndarray.tolist, hits[:4]), strict=True):
         overlap = Overlap(index.items[item], index.ngram(entry), coverage, bool(index.whole[entry]))
         by_text[row].append(overlap)
     return by_text
@@ -143,15 +143,15 @@ def test_the_compiled_search_agrees_with_the_definition_on_any_text(normalise, d
     texts = data.draw(st.lists(TEXT, max_size=6))
     quoted = st.sampled_from([item.text for item in items] or [""])
     texts += [data.draw(TEXT) + data.draw(quoted) + data.draw(TEXT) for _ in range(3)]
-    for found, text in zip(found_in(NgramIndex(items, n, normalise), texts), texts, strict=True):
-        assert found == by_definition(text, items, n, normalise)
+    for overlaps, text in zip(found_in(NgramIndex(items, n, normalise), texts), texts, strict=True):
+        assert overlaps == by_definition(text, items, n, normalise)
 
 
 def test_more_hits_than_fit_at_once_are_all_found():
     index, texts = index_of("a b c d", "b c d e", "c d", n=3), ["a b c d e", "x", "c d e b c d"] * 5
     index._hits = index._hits[:, :1]
-    found = found_in(index, texts)
-    assert found == [by_definition(text, index.items, 3, "whitespace") for text in texts]
+    overlaps = found_in(index, texts)
+    assert overlaps == [by_definition(text, index.items, 3, "whitespace") for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def found_pairs(
     items: list[str], rows: list[str], normalise: Normalisation, coverage: float = 0.0
 ) -> set[tuple[int, int]]:
     """(item, row) that share a 9-gram or a whole short item, at this coverage or more."""
-    found = index_of(*items, n=9, normalise=normalise).search(pa.array(rows, pa.large_string()))
-    pairs = zip(found.items.tolist(), found.rows.tolist(), found.coverage.tolist(), strict=True)
+    hits = index_of(*items, n=9, normalise=normalise).search(pa.array(rows, pa.large_string()))
+    pairs = zip(hits.items.tolist(), hits.rows.tolist(), hits.coverage.tolist(), strict=True)
     return {(item, row) for item, row, share in pairs if share >= coverage}
 
 
@@ -190,8 +190,10 @@ def true_pairs(items: list[tuple[str, str]], rows: list[tuple[str, str]]) -> set
     grams = [character_grams(text) for text, _ in rows]
     pairs = set()
     for i, (text, value) in enumerate(items):
-        mine = character_grams(text)
-        alike, row = max((len(mine & g) / len(mine | g), j) for j, g in enumerate(grams))
+        grams_of_row = character_grams(text)
+        alike, row = max(
+            (len(grams_of_row & g) / len(grams_of_row | g), j) for j, g in enumerate(grams)
+        )
         same_answer = answer(value) == answer(rows[row][1])
         if alike >= 0.9 or (alike >= 0.4 and same_answer):
             pairs.add((i, row))
@@ -231,8 +233,8 @@ def test_whitespace_gives_the_flags_and_the_coverage_of_the_published_rule():
         shared = Counter(item for gram in set(grams(row)) for item in owners.get(gram, ()))
         published |= {(number, item): count / sizes[item] for item, count in shared.items()}
     index = index_of(*items, n=9)
-    found = index.search(pa.array(rows, pa.large_string()))
-    columns = (found.rows, found.items, found.coverage, found.entries)
+    hits = index.search(pa.array(rows, pa.large_string()))
+    columns = (hits.rows, hits.items, hits.coverage, hits.entries)
     ours = {
         (row, item): coverage
         for row, item, coverage, entry in zip(*(c.tolist() for c in columns), strict=True)

@@ -66,8 +66,8 @@ def facts(folder: Path, name: str, content: bytes, **more: Any) -> source_rows.S
 @pytest.mark.parametrize("name", FILES)
 def test_every_format_is_counted(tmp_path, name):
     content = FILES[name]()
-    known = facts(tmp_path, name, content)
-    assert (known.problems, known.estimated) == (800, False)
+    counted = facts(tmp_path, name, content)
+    assert (counted.problems, counted.estimated) == (800, False)
     assert facts(tmp_path, name, content, where={"of": "b"}).problems == 200
     assert facts(tmp_path, name, content, limit=30).problems == 30
     assert facts(tmp_path, name, content, limit=3000).problems == 800
@@ -77,9 +77,9 @@ def test_every_format_is_counted(tmp_path, name):
 def test_of_a_large_file_the_first_rows_are_read_and_the_lines_counted(tmp_path, name, monkeypatch):
     monkeypatch.setattr(source_rows, "MOST_READ", 1000)
     monkeypatch.setattr(source_rows, "FIRST_ROWS", 100)
-    known = facts(tmp_path, name, FILES[name]())
-    assert known.problems == pytest.approx(800, abs=1)  # a header, an empty line
-    assert known.estimated == (name != "a.parquet")  # its footer says it
+    counted = facts(tmp_path, name, FILES[name]())
+    assert counted.problems == pytest.approx(800, abs=1)  # a header, an empty line
+    assert counted.estimated == (name != "a.parquet")  # its footer says it
     part = facts(tmp_path, name, FILES[name](), where={"of": "b"})
     assert (part.problems, part.estimated) == (pytest.approx(200, abs=1), True)
 
@@ -91,9 +91,9 @@ def test_rows_that_are_no_problems_do_not_count_and_golds_are_said(tmp_path):
         {"problem": "Show it.", "answer": "see the figure"},
     ]
     lines = "".join(json.dumps(row) + "\n" for row in [*ROWS[:30], *more]).encode()
-    known = facts(tmp_path, "a.jsonl", lines)
-    assert known.problems == 32
-    assert known.golds == {"unjudgeable": 1, "guessable": 1}
+    counted = facts(tmp_path, "a.jsonl", lines)
+    assert counted.problems == 32
+    assert counted.golds == {"unjudgeable": 1, "guessable": 1}
 
 
 def test_nothing_is_known_of_files_that_are_not_there(tmp_path):

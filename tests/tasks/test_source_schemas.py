@@ -72,8 +72,8 @@ def test_a_row_without_usable_gold_is_refused_with_the_fields_name(name, changed
 def test_a_row_without_a_prompt_is_rejected_with_file_row_and_field(name):
     source = Source(use=name)
     field = source.prompt_parts[0].field if source.prompt_parts else source.prompt_field
-    whole = ROWS.get(name, {"tests": TESTS})
-    rejected = checked(Row("rows.jsonl", 7, {**whole, field: None}), source, {})
+    columns = ROWS.get(name, {"tests": TESTS})
+    rejected = checked(Row("rows.jsonl", 7, {**columns, field: None}), source, {})
     assert isinstance(rejected, Rejected)
     assert rejected.reason == f"rows.jsonl row 7: field {field}: missing"
 
@@ -88,10 +88,10 @@ TRACED = {
 
 @pytest.mark.parametrize("name", TRACED)
 def test_published_answers_of_a_row_are_read_with_who_wrote_them(name):
-    found = traces_of(ROWS[name], Source(use=name))
-    assert [trace.text for trace in found] == TRACED[name]
+    traces = traces_of(ROWS[name], Source(use=name))
+    assert [trace.text for trace in traces] == TRACED[name]
     writers = {"openthoughts3_math": "QwQ-32B", "openmathreasoning": "any"}
-    assert {trace.model for trace in found} == {writers.get(name, "DeepSeek-R1")}
+    assert {trace.model for trace in traces} == {writers.get(name, "DeepSeek-R1")}
 
 
 RATED = {
@@ -118,8 +118,8 @@ def test_published_pass_rates_of_a_row_are_read_with_whose_they_are(name):
     [("right", 1.0), ("wrong", 0.0), ("n/a", None), (None, None), ("", None), (1, 1.0)],
 )
 def test_a_judgement_is_the_pass_rate_of_one_answer_and_no_word_is_none(value, rate):
-    found = pass_rate_of({"judgement": value}, Source(use="opencodereasoning2"))
-    assert (found.rate if found else None) == rate
+    published = pass_rate_of({"judgement": value}, Source(use="opencodereasoning2"))
+    assert (published.rate if published else None) == rate
 
 
 @pytest.mark.parametrize("value", ["9/8", "3/0", -1, 1.5, "easy", "nan", [0.5]])
@@ -398,4 +398,4 @@ def test_a_solution_that_people_wrote_becomes_an_answer_as_a_reasoning_model_wri
     entry, text, trace
 ):
     traced = Source(use=entry, trace_fields=("solution",), trace_model="people")
-    assert [found.text for found in traces_of({"solution": text}, traced)] == [trace]
+    assert [trace_read.text for trace_read in traces_of({"solution": text}, traced)] == [trace]

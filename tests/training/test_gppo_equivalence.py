@@ -32,8 +32,8 @@ def one_update(make_trainer, gradients, attention="sdpa", **config):
     )
     trainer.model.config._attn_implementation = attention
     trainer._packed = trainer._packs(trainer.model)
-    (found,) = gradients(trainer)
-    return found
+    (gradient,) = gradients(trainer)
+    return gradient
 
 
 @pytest.mark.parametrize(("budget", "loss"), [(10_000, "gppo"), (64, "gppo"), (1, "gspo")])
@@ -86,13 +86,13 @@ def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
         zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)
     ):
         logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        whole = logits.log_softmax(-1)
-        logp = whole.gather(1, torch.tensor(answer)[:, None]).T
+        all_logp = logits.log_softmax(-1)
+        logp = all_logp.gather(1, torch.tensor(answer)[:, None]).T
         policy = (GROUP[i % 4] - mean) / sigma * logp.sum() / tokens
         if "policy_loss" in config:
             policy = (GROUP[i % 4] - mean) / sigma * logp.mean() / len(rows)
         right = alpha * logp.sum() / correct if i % 4 == 0 else 0.0
-        entropy = -(whole.exp() * whole).sum()
+        entropy = -(all_logp.exp() * all_logp).sum()
         loss = loss - policy - right - bonus * entropy / tokens
     loss.backward()
     theirs = {name: parameter.grad for name, parameter in model.named_parameters()}
@@ -102,10 +102,10 @@ def test_the_gradient_is_the_formula_in_float64_without_padding_or_fused_head(
 @pytest.mark.parametrize("bonus", [0.0, 0.1])
 def test_entropy_is_differentiated_only_where_it_has_a_weight(make_trainer, on_logp, bonus):
     """The fused head leaves out the work of a gradient that never comes."""
-    asked = []
-    on_logp(lambda *seen: seen[-1].requires_grad and seen[-1].register_hook(asked.append))
+    calls = []
+    on_logp(lambda *seen: seen[-1].requires_grad and seen[-1].register_hook(calls.append))
     make_trainer(pay, prompts=4, mini_batch=4, rollout_func=fixed, entropy_coef=bonus).train()
-    assert bool(asked) == bool(bonus)
+    assert bool(calls) == bool(bonus)
 
 
 @pytest.fixture
@@ -139,8 +139,8 @@ def boundaries(monkeypatch) -> list[list[int]]:
         parts = itertools.pairwise(ends)
         return torch.cat([attend(q[a:b], k[a:b], v[a:b], softmax_scale, causal) for a, b in parts])
 
-    given = whole, varlen, None, flash._pad_input, flash._unpad_input
-    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: given)
+    replaced = whole, varlen, None, flash._pad_input, flash._unpad_input
+    monkeypatch.setattr(flash, "_lazy_imports", lambda *_, **__: replaced)
     monkeypatch.setattr(flash, "_loaded_implementation", None)
     return seen
 

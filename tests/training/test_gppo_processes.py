@@ -59,9 +59,9 @@ def test_two_processes_make_the_update_of_one(files, alone, tmp_path, env):
         one, two = (json.loads((f / f"{kind}.json").read_text()) for f in (alone, both))
         assert len(one) == 2
         assert two == pytest.approx(one, rel=1e-3)
-    for whole, resumed in (("padded", "resumed"), ("sft", "sft_resumed")):
-        of_both = [(both / n / "model.safetensors").read_bytes() for n in (whole, resumed)]
+    for unbroken, resumed in (("padded", "resumed"), ("sft", "sft_resumed")):
+        of_both = [(both / n / "model.safetensors").read_bytes() for n in (unbroken, resumed)]
         assert of_both[0] == of_both[1]
     for folder in (alone, both):
-        whole, half = (load_file(folder / n / "model.safetensors") for n in ("sft", "half"))
-        assert all(torch.equal(half[n], w.bfloat16()) for n, w in whole.items())
+        unbroken, half = (load_file(folder / n / "model.safetensors") for n in ("sft", "half"))
+        assert all(torch.equal(half[n], w.bfloat16()) for n, w in unbroken.items())

@@ -10,7 +10,7 @@ import random
 import signal
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 HOOKS = ("on_train_begin", "on_step_begin", "on_pre_optimizer_step", "on_optimizer_step",
          "on_step_end", "on_log", "on_save", "on_train_end", *killed_child.OUTSIDE)  # fmt: skip
 ONCE = ("on_train_begin", "on_train_end", *killed_child.OUTSIDE)
+system = partial(pytest.param, marks=pytest.mark.system)
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
 CLOCKS = ("seconds/", "tokens_per_second")
 PATHS = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -55,7 +56,7 @@ def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
 
 @pytest.mark.parametrize(
     ("kind", "steps", "updates"),
-    [("rl", 4, 16), ("sft", 4, 20), pytest.param("vllm_colocate", 2, 8, marks=pytest.mark.system)],
+    [("rl", 4, 16), system("sft", 4, 20), system("vllm_colocate", 2, 8)],
 )
 def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     files, vllm_checkpoint, tmp_path, kind, steps, updates
@@ -104,12 +105,12 @@ def undisturbed(files, tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "hook", "call", "step"),
     [
-        ("sft", "on_step_begin", 1, 0),  # nothing is saved: the stage begins anew
+        system("sft", "on_step_begin", 1, 0),  # nothing is saved: the stage begins anew
         ("sft", "on_step_begin", 5, 4),  # in the middle of a log line
-        ("sft", "on_pre_optimizer_step", 5, 5),
-        ("sft", "on_log", 1, 3),
-        ("rl", "judge_many", 0, 0),  # in the first rollout
-        ("rl", "judge_many", 4, 1),  # the second rollout is sampled and forgotten
+        system("sft", "on_pre_optimizer_step", 5, 5),
+        system("sft", "on_log", 1, 3),
+        system("rl", "judge_many", 0, 0),  # in the first rollout
+        system("rl", "judge_many", 4, 1),  # the second rollout is sampled and forgotten
         ("rl", "on_optimizer_step", 6, 2),  # after it, with an update made
     ],
 )
