@@ -18,19 +18,20 @@ demo: env ## servers, the whole tiny run, the report and where to look
 	$(BIN)/klear up
 	$(BIN)/klear run tiny
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2
+PYTEST := $(BIN)/python -m pytest
 
-# Those that take minutes come first; of the others only modules with such tests are imported.
+# Those that take minutes come first; of the others only modules with such tests are imported. Three
+# workers for two cores: servers, stages and kills wait as often as they compute.
 LONG := $(addprefix tests/,chaos/test_kill_matrix.py flows/test_cockpit.py browser/test_a_person.py \
   deployments/test_compose_servers.py flows/test_ablation_killed.py chaos/test_concurrency.py \
   cluster/test_training.py endpoint/test_vllm.py flows/test_real_model.py flows/test_shared_run.py)
 SYSTEM := $(shell grep -rl 'mark\.system' tests --include='test_*.py')
 
 test: test-env ## what a newcomer runs: everything fast, and one real smoke of every kind
-	$(PYTEST) --dist worksteal -m "not system"
+	$(PYTEST) --numprocesses 2 --dist worksteal -m "not system"
 
 test-system: test-env ## the rest: every kill, cluster, server, browser and sandbox
-	$(PYTEST) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m system $(LONG) $(SYSTEM)
+	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m system $(LONG) $(SYSTEM)
 
 check: test-env ## style, types, import contracts
 	$(BIN)/ruff format --check .
