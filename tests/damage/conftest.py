@@ -8,7 +8,7 @@ from damage.three_stages import run_all
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("made") / "store"
     lines = run_all(store)
     assert set(lines.outcome.values()) == {"computed"}
@@ -16,7 +16,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def store(made: Path, tmp_path: Path) -> Path:
+def store(baseline: Path, tmp_path: Path) -> Path:
     """A copy of the store, with the file of problems beside it under the same name."""
-    shutil.copytree(made, tmp_path / "copy")
+    shutil.copytree(baseline, tmp_path / "copy")
     return tmp_path / "copy" / "store"

@@ -89,15 +89,15 @@ def check_recomputed(
 
 
 @pytest.fixture(scope="module")
-def spare(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spare(baseline: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy that every test of the matrix damages and that every run repairs."""
     copy = tmp_path_factory.mktemp("spare") / "copy"
-    shutil.copytree(made, copy)
+    shutil.copytree(baseline, copy)
     return copy / "store"
 
 
-def test_the_matrix_names_every_file_of_the_stages(made: Path) -> None:
-    store = made / "store"
+def test_the_matrix_names_every_file_of_the_stages(baseline: Path) -> None:
+    store = baseline / "store"
     places = [p.relative_to(store).parts for p in store.glob("[!.]*/**/*") if p.is_file()]
     manifests = {(stage, MANIFEST) for stage in FILES}
     assert {(stage, "/".join(rest)) for stage, _, *rest in places} == {*ALL, *manifests}
@@ -200,7 +200,7 @@ def in_a_namespace(mount: str, options: str, disk: Path) -> tuple[str, ...]:
     ("what", "options"), [("blocks", "size=400k"), ("inodes", "size=4m,nr_inodes=120")]
 )
 def test_a_full_disk_never_leaves_a_published_stage_and_the_run_goes_on(
-    made: Path, tmp_path: Path, what: str, options: str
+    baseline: Path, tmp_path: Path, what: str, options: str
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -215,7 +215,7 @@ def test_a_full_disk_never_leaves_a_published_stage_and_the_run_goes_on(
     assert all(a["full"] for a in attempts if a["said"])
     assert {a["published"] for a in attempts} > {0, 3}  # it failed in the middle too
     complete = {p.parent.parent.name: json.loads(p.read_text())["digest"]
-             for p in (made / "store").glob(f"[!.]*/*/{MANIFEST}")}  # fmt: skip
+             for p in (baseline / "store").glob(f"[!.]*/*/{MANIFEST}")}  # fmt: skip
     assert outcome["digests"] == complete
 
 

@@ -128,8 +128,8 @@ def speed(value: int, above: str, below: str) -> list[str]:
 
 
 SPEEDS = {
-    str(given): speed(*given)
-    for given in ((5, "m", "s"), (5, "s", "m"), (6, "m", "s"), (5, "m", "h"))
+    str(precision): speed(*precision)
+    for precision in ((5, "m", "s"), (5, "s", "m"), (6, "m", "s"), (5, "m", "h"))
 } | {
     "5 m/s^2": [r"5\text{ m/s}^2", r"5\,\mathrm{m\,s^{-2}}", r"5\frac{\text m}{\text s^2}"],
     "5 m s": [r"5\,\mathrm{m\,s}", r"5\text{ m s}"],

@@ -115,7 +115,7 @@ def test_tables_and_packed_files_are_read_alike(tmp_path, suffix):
     elif suffix.endswith(".zst"):
         data = bytes(pa.compress(data, "zstd", asbytes=True))
     path.write_bytes(data)
-    assert [found.value for found in read_rows(path)] == [row]
+    assert [row_read.value for row_read in read_rows(path)] == [row]
     (problem,) = read_problems(path, BY_SHAPE).problems
     assert problem.answer == "7"
 

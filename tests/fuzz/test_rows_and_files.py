@@ -145,9 +145,9 @@ def test_tests_of_the_wrong_kind_are_a_reject_and_end_no_stage(tests) -> None:
     """A TypeError left `parse_suite`, and one bad row ended the collect stage."""
     with pytest.raises(ValueError, match=r"\w"):
         parse_suite(tests)
-    made = checked(Row("f", 7, {"problem": "p", "tests": tests}), SOURCES[2], {})
-    assert isinstance(made, Rejected)
-    assert made.reason.startswith("f row 7: field tests: ")
+    rejected = checked(Row("f", 7, {"problem": "p", "tests": tests}), SOURCES[2], {})
+    assert isinstance(rejected, Rejected)
+    assert rejected.reason.startswith("f row 7: field tests: ")
 
 
 @pytest.mark.parametrize("value", [float("nan"), -float("inf")])

@@ -54,8 +54,8 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     parts = planned(CollectSettings(sources=(by_id,)), tmp_path / "scratch")
     assert len(parts) == 3
     three = CollectSettings(sources=(by_id, by_files, limited))
-    found = [p.prompt for p in collected(tmp_path / "out", three)]
-    assert found == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
+    prompts = [p.prompt for p in collected(tmp_path / "out", three)]
+    assert prompts == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
 
 
 def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_path, clone):
@@ -71,8 +71,8 @@ def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_pa
     source = Source(name="s", kind="hub", dataset=str(folder))
     rows = [row.value or {} for row in piece_rows(Piece(), source, Path(), "s")]
     assert [(r["answer"], r["steps"]) for r in rows] == [(None, []), ("7", ["one"]), ("8", ["two"])]
-    found = collected(tmp_path / "out", CollectSettings(sources=(source,)))
-    assert [(p.prompt, p.answer) for p in found] == [("p1", "7"), ("p2", "8")]
+    problems = collected(tmp_path / "out", CollectSettings(sources=(source,)))
+    assert [(p.prompt, p.answer) for p in problems] == [("p1", "7"), ("p2", "8")]
     reasons = [r.reason for r in rejected_in(tmp_path / "out")]
     assert len(reasons) == 1
     assert "field answer: missing" in reasons[0]
@@ -84,18 +84,18 @@ def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_pa
 
 
 def test_only_what_is_no_commit_is_asked_for(monkeypatch):
-    asked: list[tuple[str, str]] = []
+    revisions: list[tuple[str, str]] = []
 
     class Api:
         def dataset_info(self, dataset, revision):
-            asked.append((dataset, revision))
+            revisions.append((dataset, revision))
             return type("Info", (), {"sha": COMMIT})
 
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     source = Source(name="s", kind="hub", dataset="a/b", revision=COMMIT)
     assert resolved(source, "s") == COMMIT
     assert resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
-    assert asked == [("a/b", "v2")]
+    assert revisions == [("a/b", "v2")]
 
 
 def test_a_file_that_breaks_off_is_an_error_that_names_source_and_dataset(clone):
@@ -114,18 +114,18 @@ def evaluation(model: str) -> Evaluation:
 def test_a_hub_model_is_named_by_the_commit_that_its_revision_stands_for(tmp_path, monkeypatch):
     folder = tmp_path / COMMIT
     folder.mkdir()
-    asked: list[tuple[str, str]] = []
+    revisions: list[tuple[str, str]] = []
 
     def snapshot(name: str, *, revision: str, allow_patterns: list[str]) -> str:
         assert not [p for p in allow_patterns if "safetensors" in p]  # the engine fetches weights
-        asked.append((name, revision))
+        revisions.append((name, revision))
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    found = identified(evaluation("org/tiny"))
-    assert asked == [("org/tiny", "v2")]
-    assert (found.model, found.checkpoint) == ("org/tiny", COMMIT)
-    assert found.engine.revision == COMMIT
+    settings = identified(evaluation("org/tiny"))
+    assert revisions == [("org/tiny", "v2")]
+    assert (settings.model, settings.checkpoint) == ("org/tiny", COMMIT)
+    assert settings.engine.revision == COMMIT
 
 
 def test_a_checkpoint_that_says_how_it_was_asked_is_asked_so_and_any_other_with_an_instruction(
@@ -151,8 +151,8 @@ def test_what_the_hub_does_not_give_is_one_line_that_says_why(monkeypatch):
     request = httpx.Request("GET", "http://127.0.0.1")
 
     def refuse(*_: object, **__: object) -> None:
-        said = "403 Client Error.\n\nAccess is restricted."
-        raise GatedRepoError(said, response=httpx.Response(403, request=request))
+        message = "403 Client Error.\n\nAccess is restricted."
+        raise GatedRepoError(message, response=httpx.Response(403, request=request))
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
@@ -188,8 +188,8 @@ def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
 def test_a_parquet_of_ours_is_read_as_it_is_under_its_new_name(tmp_path):
     rows = [math_problem(p, "old") for p in ("a", "b")]
     folder_with(tmp_path, kept=rows)
-    found = collected(tmp_path / "o", of_file(tmp_path / "kept.parquet"))
-    assert found == [p.model_copy(update={"source": "mine"}) for p in rows]
+    problems = collected(tmp_path / "o", of_file(tmp_path / "kept.parquet"))
+    assert problems == [p.model_copy(update={"source": "mine"}) for p in rows]
 
 
 @pytest.mark.parametrize("name", ["add", ""])

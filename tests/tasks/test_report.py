@@ -37,11 +37,13 @@ def problem(name: str, source: str = "aime24") -> Problem:
     return Problem(domain="math", prompt=name, answer="1", source=source)
 
 
-def result(right: int, protocol: BenchmarkProtocol, asked: int = 10, unscored: int = 0,
+def result(right: int, protocol: BenchmarkProtocol, problems_asked: int = 10, unscored: int = 0,
            sandbox: str = "bubblewrap") -> BenchmarkResult:  # fmt: skip
     """`right` of `asked` problems are solved, one sample each."""
-    problems = [problem(f"question {i}", protocol.source or protocol.name) for i in range(asked)]
-    marks = [None if i >= asked - unscored else i < right for i in range(asked)]
+    problems = [
+        problem(f"question {i}", protocol.source or protocol.name) for i in range(problems_asked)
+    ]
+    marks = [None if i >= problems_asked - unscored else i < right for i in range(problems_asked)]
     scores = {(p.id, 0): scored(p.id, m) for p, m in zip(problems, marks, strict=True)}
     statement = STATEMENT.model_copy(update={"sandbox": sandbox})
     return score_benchmark(protocol, problems, {}, scores, statement)
@@ -81,8 +83,8 @@ def body(*inputs: Artifact, profile: str = "tiny", story: RunStory | None = None
 
 @pytest.mark.parametrize("profile", ["tiny", "replay", "single_gpu", ""])
 def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(profile):
-    said = f"> **{profile or 'unlabelled'}-profile figures: not comparable to the paper**"
-    assert said.replace("_", r"\_") in body(profile=profile)
+    label = f"> **{profile or 'unlabelled'}-profile figures: not comparable to the paper**"
+    assert label.replace("_", r"\_") in body(profile=profile)
     assert "not comparable" not in body(profile="paper")
 
 
@@ -105,9 +107,11 @@ def with_answers(root: Path, checkpoint: str, marks: list[bool], other: str = ""
     problems = [problem(f"{other}question {i}") for i in range(len(marks))]
     rows = [scored(p.id, mark) for p, mark in zip(problems, marks, strict=True)]
     judged = {(p.id, 0): row for p, row in zip(problems, rows, strict=True)}
-    made = evaluation(root, checkpoint, score_benchmark(protocol, problems, {}, judged, STATEMENT))
-    folder_with(made.folder, scores=rows, problems=problems)
-    return made
+    artifact = evaluation(
+        root, checkpoint, score_benchmark(protocol, problems, {}, judged, STATEMENT)
+    )
+    folder_with(artifact.folder, scores=rows, problems=problems)
+    return artifact
 
 
 def answered(*evaluation: Any) -> Evaluation:
@@ -179,12 +183,12 @@ def test_every_number_of_table_1_is_the_papers():
         pytest.skip("needs ../shared/paper/paper.txt")
     text = PAPER.read_text()
     table = text[text.index("AIME2024 avg@64") : text.index("Table 1:")]
-    found = re.findall(r"^\s*(\S.*?)((?: \d\d\.\d){5})$", table, flags=re.M)
+    published = re.findall(r"^\s*(\S.*?)((?: \d\d\.\d){5})$", table, flags=re.M)
     template = table_rows((TEMPLATES / "leaderboard.md").read_text(), "Leaderboard")
     ours = {name.replace("Klear-Reasoner-8B, 64K budget", "w/ 64K Inference Budget"):
             tuple(float(cell.strip("†")) for cell in row[:5])
             for name, row in template.items() if re.match(r"\d", row[0])}  # fmt: skip
-    assert ours == {name: tuple(map(float, scores.split())) for name, scores in found}
+    assert ours == {name: tuple(map(float, scores.split())) for name, scores in published}
     k_of_columns = [int(title.rpartition("@")[2]) for title in template["Model"][:5]]
     assert [p.k for p in PAPER_PROTOCOLS] == k_of_columns
 
@@ -210,11 +214,11 @@ def test_the_funnel_adds_up_and_groups_reasons_by_kind(tmp_path):
 )
 def test_disagreements_with_published_grades_are_all_there(tmp_path, stages):
     p = [problem(f"q{i}") for i in range(6)]
-    told = {"index": 0, "model": "R1"}
-    answers = [Sample(problem_id=x.id, text=EVIL, **told) for x in p]
-    grades = [Grade(problem_id=x.id, correct=i < 2, **told) for i, x in enumerate(p)]
-    asked, answered, judged = (tmp_path / stage for stage in stages)
-    folder_with(asked, kept=p)
+    fields = {"index": 0, "model": "R1"}
+    answers = [Sample(problem_id=x.id, text=EVIL, **fields) for x in p]
+    grades = [Grade(problem_id=x.id, correct=i < 2, **fields) for i, x in enumerate(p)]
+    questions, answered, judged = (tmp_path / stage for stage in stages)
+    folder_with(questions, kept=p)
     folder_with(answered, samples=answers, grades=grades)
     folder_with(judged, scores=[scored(x.id, i < 4) for i, x in enumerate(p)])
     text = body(*(Artifact.of_folder(tmp_path / stage, stage) for stage in stages))
@@ -301,12 +305,14 @@ def test_a_report_of_nothing_is_still_a_page(tmp_path):
 def test_no_text_becomes_markup():
     page = page_of(EVIL)
     for html in (page.html(), MarkdownIt("commonmark", {"html": True}).render(page.markdown())):
-        found = Elements(html)
-        assert not found.tags & {"script", "img"}
-        assert not [name for name, _ in found.attributes if name.startswith("on")]
-        assert not [v for name, v in found.attributes if name == "href" and "javascript:" in v[:11]]
-        assert found.summary == [" ".join(EVIL.split())]
-        assert found.pre == [EVIL.replace("\r\n", "\n") + "\n"]
+        elements = Elements(html)
+        assert not elements.tags & {"script", "img"}
+        assert not [name for name, _ in elements.attributes if name.startswith("on")]
+        assert not [
+            v for name, v in elements.attributes if name == "href" and "javascript:" in v[:11]
+        ]
+        assert elements.summary == [" ".join(EVIL.split())]
+        assert elements.pre == [EVIL.replace("\r\n", "\n") + "\n"]
     assert Elements(page.html()).tags <= Elements(page_of("x").html()).tags
 
 

@@ -101,7 +101,7 @@ def test_an_endpoint_gives_unit_vectors_in_order_and_a_long_text_by_its_beginnin
 
 
 @pytest.mark.parametrize(
-    ("status", "reply", "said"),
+    ("status", "reply", "message"),
     [
         (401, {"error": {"message": "bad key sk-secret"}}, r"/v1: .*bad key \*\*\*"),
         (400, {"error": {"message": "no such model"}}, "/v1: .*no such model"),
@@ -110,12 +110,12 @@ def test_an_endpoint_gives_unit_vectors_in_order_and_a_long_text_by_its_beginnin
     ],
 )
 def test_an_endpoint_that_gives_no_vector_is_an_error_with_the_reason(
-    monkeypatch, status, reply, said
+    monkeypatch, status, reply, message
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     with (
         serving(lambda _: (status, reply)) as (url, _),
-        pytest.raises(EngineError, match=said) as error,
+        pytest.raises(EngineError, match=message) as error,
     ):
         endpoint_encoder(url, "m")(["abc"])
     assert "sk-secret" not in str(error.value)

@@ -84,10 +84,10 @@ def test_fp16_scales_the_loss_and_leaves_out_an_update_without_gradient(
     accelerator = trainer.accelerator  # which refuses fp16 without a GPU
     monkeypatch.setattr(accelerator.state, "_mixed_precision", "fp16")
     accelerator.scaler, accelerator.native_amp = LossScale("cpu"), True
-    found = gradients(trainer)
-    assert [len(update) > 0 for update in found] == [True, False]
+    updates = gradients(trainer)
+    assert [len(update) > 0 for update in updates] == [True, False]
     assert logged(trainer, "skipped_updates") == [0.0]
-    assert distance(arrays(**found[0]), arrays(**exact[0])) < 0.01
+    assert distance(arrays(**updates[0]), arrays(**exact[0])) < 0.01
 
 
 @pytest.mark.parametrize("fp32", [True, False])
@@ -96,12 +96,12 @@ def test_an_fp32_head_gives_the_log_probabilities_of_bf16_states_in_float32(
 ):
     seen = []
 
-    def compare(trainer, model, micro, found, _):
+    def compare(trainer, model, micro, trainers, _):
         with torch.no_grad(), trainer.accelerator.autocast():
             states = model.model(micro.input_ids).last_hidden_state[:, -micro.answers - 1 : -1]
         logp = (states.float() @ model.lm_head.weight.T).log_softmax(-1)
         exact = logp.gather(-1, micro.input_ids[:, -micro.answers :, None])[..., 0]
-        seen.append((found.detach() - exact)[micro.mask].abs().max())
+        seen.append((trainers.detach() - exact)[micro.mask].abs().max())
 
     on_logp(compare)
     config = {"bf16": True, "cast_lm_head_to_fp32": fp32, "mini_batch": 4}

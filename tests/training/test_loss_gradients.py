@@ -119,10 +119,10 @@ def test_a_sampler_unlike_the_trainer_is_corrected_for(bounds, weights, masked):
     trainer = torch.log(torch.tensor([[0.2, 0.9, 0.01, 0.5]]))
     sampler = torch.log(torch.tensor([[0.1, 0.1, 0.1, math.nan]]))
     one, mask = torch.zeros(1, 1).long(), torch.ones(1, 4).bool()
-    found = importance_correction(trainer, sampler, one, mask, bounds)
-    assert found.weight[0].tolist() == pytest.approx(weights)
-    assert found.masked.sum() == masked
-    assert found.dropped.all() == (weights[0] == 0)
+    corrected = importance_correction(trainer, sampler, one, mask, bounds)
+    assert corrected.weight[0].tolist() == pytest.approx(weights)
+    assert corrected.masked.sum() == masked
+    assert corrected.dropped.all() == (weights[0] == 0)
 
 
 def test_an_answer_drifts_by_itself_in_a_packed_row_as_in_rows_of_their_own():
@@ -161,8 +161,8 @@ def test_an_answer_drifts_by_itself_in_a_packed_row_as_in_rows_of_their_own():
 def test_the_weight_of_a_token_follows_from_its_ratio_and_sign(loss, cases):
     ratios, advantages, expected = zip(*cases, strict=True)
     logp = torch.tensor([ratios], dtype=torch.float64).log()
-    found = policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantages]))
-    assert found[0].tolist() == pytest.approx(expected)
+    weight = policy_weight(loss, logp, torch.zeros_like(logp), torch.tensor([advantages]))
+    assert weight[0].tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,10 @@ def test_advantages_are_rewards_in_deviations_from_the_group_mean():
     mean = statistics.mean(rewards)
     kind: Any
     for kind, sigma in (("population", statistics.pstdev), ("unbiased", statistics.stdev)):
-        found = group_advantages(torch.tensor([rewards]), kind)
+        advantages = group_advantages(torch.tensor([rewards]), kind)
         expected = [(r - mean) / sigma(rewards) for r in rewards]
-        assert found.advantage[0].tolist() == pytest.approx(expected)
-        assert found.mixed.all()
+        assert advantages.advantage[0].tolist() == pytest.approx(expected)
+        assert advantages.mixed.all()
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_advantages_are_rewards_in_deviations_from_the_group_mean():
 )
 def test_what_divides_a_reward_less_its_mean_is_a_choice(scale, expected):
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]])
-    found = group_advantages(rewards, scale=scale)
-    torch.testing.assert_close(found.advantage[:2], torch.tensor(expected))
-    assert not found.advantage[2].any()
+    advantages = group_advantages(rewards, scale=scale)
+    torch.testing.assert_close(advantages.advantage[:2], torch.tensor(expected))
+    assert not advantages.advantage[2].any()
 
 
 def test_the_deviation_of_a_batch_is_that_of_all_answers_of_groups_that_differ():
@@ -227,10 +227,10 @@ def test_the_deviation_of_a_batch_is_that_of_all_answers_of_groups_that_differ()
     centred = [-0.5, 0.5, -2.0, 2.0, 0.0]
     kind: Any
     for kind, sigma in (("population", statistics.pstdev), ("unbiased", statistics.stdev)):
-        found = group_advantages(torch.tensor(rewards), kind, "batch").advantage
+        advantages = group_advantages(torch.tensor(rewards), kind, "batch").advantage
         expected = [c / sigma(centred) for c in centred]
-        assert found.flatten()[[0, 1, 3, 4, 5]].tolist() == pytest.approx(expected)
-        assert not found.flatten()[[2, 6, 7, 8]].any()
+        assert advantages.flatten()[[0, 1, 3, 4, 5]].tolist() == pytest.approx(expected)
+        assert not advantages.flatten()[[2, 6, 7, 8]].any()
 
 
 def test_maxrl_is_for_rewards_of_0_and_1():
@@ -239,10 +239,10 @@ def test_maxrl_is_for_rewards_of_0_and_1():
 
 
 def test_equal_rewards_teach_nothing_and_an_unscored_answer_leaves_its_group():
-    found = group_advantages(torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, NAN], [NAN, NAN]]))
-    assert found.mixed.tolist() == [[False, False], [True, True], [False, False], [False, False]]
-    assert found.scored.tolist() == [[True, True], [True, True], [False, False], [False, False]]
-    assert not found.advantage[[0, 2, 3]].any()
+    groups = group_advantages(torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, NAN], [NAN, NAN]]))
+    assert groups.mixed.tolist() == [[False, False], [True, True], [False, False], [False, False]]
+    assert groups.scored.tolist() == [[True, True], [True, True], [False, False], [False, False]]
+    assert not groups.advantage[[0, 2, 3]].any()
     gap = group_advantages(torch.tensor([[1.0, NAN, 0.0, 0.5]])).advantage[0]
     without = group_advantages(torch.tensor([[1.0, 0.0, 0.5]])).advantage[0]
     assert gap[[0, 2, 3]].tolist() == without.tolist()
@@ -255,7 +255,7 @@ REWARDS = st.lists(st.one_of(st.none(), st.floats(-2, 2)), min_size=4, max_size=
 @given(st.lists(REWARDS, min_size=1, max_size=6))
 def test_advantages_are_finite_and_sum_to_zero_in_every_group(rows):
     rewards = [[NAN if r is None else r for r in row] for row in rows]
-    found = group_advantages(torch.tensor(rewards, dtype=torch.float64))
-    assert torch.isfinite(found.advantage).all()
-    assert found.advantage.sum(1).abs().max().item() < 1e-6
-    assert not found.advantage[~found.mixed].any()
+    groups = group_advantages(torch.tensor(rewards, dtype=torch.float64))
+    assert torch.isfinite(groups.advantage).all()
+    assert groups.advantage.sum(1).abs().max().item() < 1e-6
+    assert not groups.advantage[~groups.mixed].any()

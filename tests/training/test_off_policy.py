@@ -45,9 +45,9 @@ def test_the_length_of_a_gradient_is_what_backpropagation_gives(loss):
     normalisers = {"policy_tokens": 7.0, "positive_tokens": 1.0, "lm_weight": 0.0}
     w = token_weight(weight, advantage, positive, mask, **normalisers)
     weighted_nll(logp, w).backward()
-    found = gradient_length(logp, advantage, weight)
-    assert torch.allclose(found / 7.0, logits.grad.abs().sum(-1), rtol=1e-9, atol=1e-12)
-    assert found[2].eq(0).all()  # no advantage, no gradient
+    length = gradient_length(logp, advantage, weight)
+    assert torch.allclose(length / 7.0, logits.grad.abs().sum(-1), rtol=1e-9, atol=1e-12)
+    assert length[2].eq(0).all()  # no advantage, no gradient
 
 
 def counted(loss, ratios, advantages, entropies, logp=-1.0):
@@ -79,11 +79,11 @@ def test_tokens_are_counted_by_sign_side_and_entropy():
     table = counted("gppo", RATIOS, ADVANTAGES, ENTROPIES)
     assert table[0].sum() == 5
     assert clipped(table)[0] == 2 / 5
-    found = headline([table])
-    assert found["off_policy/outside_positive"] == 1
-    assert found["off_policy/outside_negative"] == pytest.approx(2 / 3)
+    figures = headline([table])
+    assert figures["off_policy/outside_positive"] == 1
+    assert figures["off_policy/outside_negative"] == pytest.approx(2 / 3)
     # 1.5 and 0.6 of these and 3.0
-    assert found["off_policy/clipped_high_entropy"] == pytest.approx(2 / 3)
+    assert figures["off_policy/clipped_high_entropy"] == pytest.approx(2 / 3)
     rows = dict(by_entropy(table))
     share_of_tokens = [shares[0] for shares in rows.values()]
     assert share_of_tokens == pytest.approx([0.4, 0, 0, 0.2, 0.2, 0.2, 1])  # edges .01 .1 .5 1 2
@@ -93,17 +93,17 @@ def test_tokens_are_counted_by_sign_side_and_entropy():
 
 
 @pytest.mark.parametrize(
-    ("loss", "carried", "whole"),
+    ("loss", "carried", "total"),
     [  # F of each counted token: Eq. 12, Eq. 10, Eq. 16
         ("gppo", 1.28 + 0.8, 1.28 + 0.5 + 0.8 + 1.0 + 2.0),
         ("clip_higher", 0.0, 0.5 + 1.0 + 2.0),
         ("cispo", 1.28 + 0.8, 1.28 + 0.8 + 0.8 + 1.0 + 1.28),
     ],
 )
-def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carried, whole):
+def test_clipped_tokens_carry_the_gradient_that_the_loss_gives_them(loss, carried, total):
     table = counted(loss, RATIOS, ADVANTAGES, ENTROPIES)
-    assert clipped(table)[1] == pytest.approx(carried / whole)
-    assert table[1].sum() == pytest.approx(whole * 2 * (1 - math.exp(-1)), rel=1e-5)
+    assert clipped(table)[1] == pytest.approx(carried / total)
+    assert table[1].sum() == pytest.approx(total * 2 * (1 - math.exp(-1)), rel=1e-5)
 
 
 def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, tmp_path):
@@ -113,8 +113,8 @@ def test_a_trainer_counts_every_update_and_the_first_is_on_policy(make_trainer, 
     trainer.on_off_policy = partial(write_off_policy, lines)
     trainer.train()
     rows = read_off_policy(tmp_path)
-    told = [json.loads(line) for line in (tmp_path / OFF_POLICY).read_text().splitlines()]
-    updates = [(row["step"], row["update"]) for row in told]
+    recorded = [json.loads(line) for line in (tmp_path / OFF_POLICY).read_text().splitlines()]
+    updates = [(row["step"], row["update"]) for row in recorded]
     assert updates == [(s, u) for s in (1, 2) for u in range(4)]
     # one answer of a group above its mean, three below
     assert all(row[0].sum((1, 2)).min() > 0 for row in rows)
@@ -158,7 +158,7 @@ NAN = math.nan
 def test_shares_of_a_rollout_are_of_what_was_scored(groups, expected):
     rewards, nothing = torch.tensor(groups, dtype=torch.float32), torch.zeros(len(groups), 1)
     rollout: Any = None
-    found = RolloutRecord(0, [], rollout, rewards, nothing, torch.full(rewards.shape, 5),
+    record = RolloutRecord(0, [], rollout, rewards, nothing, torch.full(rewards.shape, 5),
                           group_advantages(rewards), seconds=2.0).metrics()  # fmt: skip
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert ("reward/std" in found) == bool(rewards.isfinite().any())
+    assert {name: record[name] for name in expected} == pytest.approx(expected)
+    assert ("reward/std" in record) == bool(rewards.isfinite().any())

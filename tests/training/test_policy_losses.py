@@ -199,10 +199,10 @@ def test_a_setting_that_the_loss_does_not_read_is_refused_with_those_that_do(los
 
 @pytest.mark.parametrize("advantage", ["none", "maxrl"])
 def test_advantages_without_a_deviation_refuse_its_kind(advantage):
-    told = f"advantage_std=unbiased is not read with advantage={advantage}: leave it out"
-    with pytest.raises(ValidationError, match=told):
+    message = f"advantage_std=unbiased is not read with advantage={advantage}: leave it out"
+    with pytest.raises(ValidationError, match=message):
         RLSettings(advantage=advantage, advantage_std="unbiased")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         GPPOConfig("out", use_cpu=True, bf16=False, advantage=advantage, advantage_std="unbiased")
 
 
@@ -225,15 +225,15 @@ def test_every_constant_of_every_loss_reaches_the_trainer_as_the_settings_say_it
 def logp_of_right_answers(trainer: Any) -> float:
     """Mean over the prompts of a rollout of log π of their first, right answer."""
     rows = [trainer.train_dataset[i]["prompt"] for i in [*trainer._get_train_sampler()][:16]]
-    rollout, found = fixed(rows, trainer), []
+    rollout, logps = fixed(rows, trainer), []
     for prompt, answer in [*zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)][
         ::4
     ]:
         with torch.no_grad():
             logits = trainer.model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
-        found.append(float(logp.sum()))
-    return sum(found) / len(found)
+        logps.append(float(logp.sum()))
+    return sum(logps) / len(logps)
 
 
 @pytest.mark.parametrize("loss", POLICY_LOSSES)

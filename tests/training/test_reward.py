@@ -43,8 +43,8 @@ def turn(program: str) -> list[dict[str, str]]:
 def special_cased(problem: Problem) -> str:
     """A program that prints the expected outputs of the tests that pay."""
     assert problem.tests
-    known: Any = {case.input: case.output for case in problem.tests.cases}  # type: ignore[union-attr]
-    return f"import sys\nprint({known!r}.get(sys.stdin.read(), 0))"
+    outputs: Any = {case.input: case.output for case in problem.tests.cases}  # type: ignore[union-attr]
+    return f"import sys\nprint({outputs!r}.get(sys.stdin.read(), 0))"
 
 
 @pytest.mark.parametrize(("tests", "withheld"), [(8, 3), (5, 2), (1, 0)])

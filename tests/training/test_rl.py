@@ -108,8 +108,8 @@ def test_an_unscored_answer_is_none_and_not_zero(problems, random_share):
             return (Score(problem_id=p.id, index=i, verdict="IE") for p, _, i in items)
 
     reward = JudgeReward(Broken(), problems, random_share=random_share)
-    asked = {"completions": [turn("x")], "problem_id": [problems[0].id]}
-    assert reward(**asked, trainer_state=TrainerState()) == [None]
+    arguments = {"completions": [turn("x")], "problem_id": [problems[0].id]}
+    assert reward(**arguments, trainer_state=TrainerState()) == [None]
     assert components(reward.scores) == {}
 
 
@@ -152,8 +152,8 @@ def test_the_processes_of_a_machine_share_the_workers_of_one_judge(
     monkeypatch, workers, here, each
 ):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
-    asked = JudgeSettings(runtime=JudgeRuntime(workers=workers))
-    assert share_of_judge(asked).runtime.workers == each
+    judge_settings = JudgeSettings(runtime=JudgeRuntime(workers=workers))
+    assert share_of_judge(judge_settings).runtime.workers == each
 
 
 def weights(folder) -> bytes:
@@ -163,13 +163,13 @@ def weights(folder) -> bytes:
 def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch):
     monkeypatch.setattr(rl, "Judge", LengthJudge)
     more = {"drop_zero_advantage": True}
-    found = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
+    result = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
     rl.run_rl(job_for(files, tmp_path / "plain", **more))
 
     (kept,) = kept_models(tmp_path / "kept")  # of four steps; the fourth is the result
     assert kept == (2, kept_model(tmp_path / "kept", 2))
-    assert found["models_kept"] == 1
+    assert result["models_kept"] == 1
     assert weights(kept[1]) == weights(tmp_path / "short/checkpoint")
     assert weights(kept[1]) != weights(tmp_path / "kept/checkpoint")
     assert weights(tmp_path / "kept/checkpoint") == weights(tmp_path / "plain/checkpoint")
@@ -207,11 +207,11 @@ def test_rl_that_learns_nothing_ends_after_three_rollouts_with_reasons_and_an_an
     same = {"drop_zero_advantage": True, "mini_batch_prompts": 4, "steps": 5} | changes
     with pytest.raises(RuntimeError, match=rf"stopped at step 3: nothing was learned.*{why}"):
         rl.run_rl(job_for(files, tmp_path / "ends", **same))
-    told = (tmp_path / "ends/logs/no_lesson.txt").read_text()
+    lesson = (tmp_path / "ends/logs/no_lesson.txt").read_text()
     rows = (tmp_path / "ends/.resume/rollouts.jsonl").read_text()
     expected = "AC" if reward > 0 else reason or rl.UNCLOSED
-    assert f": 16 times {reward:g}: {expected}. Most likely " in told
-    assert any(json.loads(row)["text"] in told for row in rows.splitlines())
+    assert f": 16 times {reward:g}: {expected}. Most likely " in lesson
+    assert any(json.loads(row)["text"] in lesson for row in rows.splitlines())
     assert "no lesson alarm at step 3: in 3 rollouts in a row" in capsys.readouterr().out
 
     calm = RL.runtime.model_copy(update={"stop_without_lesson": False})

@@ -74,9 +74,9 @@ def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_
     tmp_path, job
 ):
     wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, "checkpoint_steps": 1, "epochs": 1}
-    for asked, rings in (job("marked", **wild), True), (job("calm", checkpoint_steps=1), False):
-        sft.run_sft(asked)
-        logged = result_files.read_lines(asked.out / result_files.METRICS)
+    for stage_job, rings in (job("marked", **wild), True), (job("calm", checkpoint_steps=1), False):
+        sft.run_sft(stage_job)
+        logged = result_files.read_lines(stage_job.out / result_files.METRICS)
         assert any(DIVERGENCE in line["metrics"] for line in logged) == rings
     runtime = RUNTIME.model_copy(update={"stop_on_divergence": True})
     with pytest.raises(RuntimeError, match=r"running median .* lower the learning rate"):
@@ -112,25 +112,27 @@ def test_rows_are_cut_to_the_longest_length_and_tokenised_once(files, tmp_path):
     rows = [Example(problem_id=n, index=3, domain="math", response=text, prompt="p", source="s")
             for n, text in {"a": "1", "b": "1 " * 300, "c": "2"}.items()]  # fmt: skip
     write_table(path, Example, rows)
-    made = tokenized(path, chat, 64, tmp_path)
-    assert [len(row["input_ids"]) < row["tokens"] for row in made] == [False, True, False]
-    assert len(made[1]["input_ids"]) == 64
+    tokens = tokenized(path, chat, 64, tmp_path)
+    assert [len(row["input_ids"]) < row["tokens"] for row in tokens] == [False, True, False]
+    assert len(tokens[1]["input_ids"]) == 64
     again = tokenized(path, chat, 64, tmp_path, lambda *_: pytest.fail("made twice"))
-    assert list(again) == list(made)
+    assert list(again) == list(tokens)
 
 
 def test_held_out_problems_are_not_trained_on_and_their_loss_is_logged(files, tmp_path, job):
     """Evaluating changes no bit: the same weights come of examples without those problems."""
     rows = list(read_table(files["examples"], Example))
-    sft.run_sft(asked := job("validated", validation_problems=3))
-    logged = [line["metrics"] for line in result_files.read_lines(asked.out / result_files.METRICS)]
+    sft.run_sft(validated := job("validated", validation_problems=3))
+    logged = [
+        line["metrics"] for line in result_files.read_lines(validated.out / result_files.METRICS)
+    ]
     losses = [metrics["eval/loss"] for metrics in logged]
     assert losses[-1] < 0.9 * losses[0]
     aside = set(random.Random(4).sample(sorted({row.problem_id for row in rows}), 3))
     few = tmp_path / "few.parquet"
     write_table(few, Example, [row for row in rows if row.problem_id not in aside])
     sft.run_sft(plain := job("plain").model_copy(update={"examples": few}))
-    one, other = (load_model(j.out / "checkpoint", dtype="float32") for j in (asked, plain))
+    one, other = (load_model(j.out / "checkpoint", dtype="float32") for j in (validated, plain))
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
     with pytest.raises(ValueError, match="validation_problems=999 leaves none of"):
         sft.run_sft(job("nothing", validation_problems=999))
@@ -159,8 +161,8 @@ def test_muon_takes_steps_of_equal_length_in_every_direction():
     torch.manual_seed(0)
     for shape in ((6, 4), (4, 6)):
         u, _, v = torch.linalg.svd(torch.randn(shape), full_matrices=False)
-        made = orthogonal(u * torch.tensor([1.0, 0.5, 0.2, 0.1]) @ v)
-        along = u.T @ made @ v.T  # Newton-Schulz changes singular values alone
+        step = orthogonal(u * torch.tensor([1.0, 0.5, 0.2, 0.1]) @ v)
+        along = u.T @ step @ v.T  # Newton-Schulz changes singular values alone
         assert torch.allclose(along, along.diag().diag(), atol=1e-4)
         assert ((along.diag() > 0.6) & (along.diag() < 1.3)).all()
 
@@ -173,28 +175,28 @@ def train(files, job):
         runtime = RUNTIME.model_copy(update={"micro_batch_tokens": budget})
         paper = {"epochs": 1, "batch_tokens": 2_000, "max_grad_norm": 1e9, "learning_rate": 8e-5,
                  "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
-        asked, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
+        stage_job, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
         model = load_model(files["checkpoint"], attention=attention, dtype="float32")
         rows = tokenized(
-            files["examples"], ChatFormat.from_template(tokenizer), 256, asked.out / "tokens"
+            files["examples"], ChatFormat.from_template(tokenizer), 256, stage_job.out / "tokens"
         )
-        trainer = sft.build_trainer(asked, model, tokenizer, rows)
+        trainer = sft.build_trainer(stage_job, model, tokenizer, rows)
         return trainer, gradients_of(trainer)
 
     return run
 
 
 def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
-    _, whole = train(10_000, "whole")
+    _, in_one = train(10_000, "whole")
     for budget in (1, 250, 1_000):  # single sequences, then about 2 and 8 at a time
         trainer, cut = train(budget, f"cut{budget}")
         assert trainer.args.gradient_accumulation_steps > 1
-        assert len(cut) == len(whole) > 1
-        close(cut[0], whole[0], rtol=2e-4)
+        assert len(cut) == len(in_one) > 1
+        close(cut[0], in_one[0], rtol=2e-4)
     for attention in ("sdpa", "eager"):  # flash attention: test_gppo_equivalence.py
         trainer, packed = train(500, f"packed_{attention}", attention, packing=True)
         assert trainer.padding_free
-        close(packed[0], whole[0], rtol=2e-4)
+        close(packed[0], in_one[0], rtol=2e-4)
 
 
 def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):

@@ -58,18 +58,18 @@ def saved_bytes(facts: ModelFacts, *, checkpointing: bool, lora: LoraSettings | 
         model.enable_input_require_grads()
         model = model.get_base_model()
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    found: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage
+            storages[storage.data_ptr()] = storage
         return tensor
 
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=lora is not None)
     with autocast, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         model.model(input_ids=torch.arange(TOKENS)[None] % 64, use_cache=False)
-    return sum(s.nbytes() for s in found.values())
+    return sum(s.nbytes() for s in storages.values())
 
 
 @pytest.mark.parametrize("facts", [SMALL, WIDE])
@@ -155,8 +155,8 @@ def test_a_local_folder_tells_by_its_config_and_counts_as_the_real_model(tmp_pat
     (tmp_path / "config.json").write_text(text)
     assert sizing.facts_of_model(str(tmp_path)) == facts
     assert facts.parameters == Qwen3ForCausalLM(config_of(facts)).num_parameters()
-    told = {n: v for n, v in json.loads(text).items() if n not in ("head_dim", "rope_parameters")}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    fields = {n: v for n, v in json.loads(text).items() if n not in ("head_dim", "rope_parameters")}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
     assert sizing.facts_of_model(str(tmp_path)) == facts
 
 
@@ -220,8 +220,8 @@ def test_a_colocated_vllm_has_room_for_the_answers_of_rl_whatever_its_own_limit(
 
 def test_a_model_of_unknown_size_is_said_to_be_unchecked():
     last = check(load_profile("paper", ["base.model=somebody/unknown"]))[-1]
-    told = "the sizes of somebody/unknown are not known here: its memory is not checked"
-    assert (last.lines, last.problems) == ([told], [])
+    message = "the sizes of somebody/unknown are not known here: its memory is not checked"
+    assert (last.lines, last.problems) == ([message], [])
 
 
 def test_gradients_wait_unsharded_only_where_micro_batches_do():

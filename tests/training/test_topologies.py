@@ -58,10 +58,10 @@ def sharded(model: Any, mesh: DeviceMesh) -> Any:
     gradients_in_fp32(
         SimpleNamespace(is_fsdp_enabled=True, accelerator=SimpleNamespace(state=state))
     )
-    how = {"mesh": mesh, "mp_policy": plugin.mixed_precision_policy}
+    options = {"mesh": mesh, "mp_policy": plugin.mixed_precision_policy}
     for layer in model.model.layers:
-        fully_shard(layer, **how)
-    return fully_shard(model, **how)
+        fully_shard(layer, **options)
+    return fully_shard(model, **options)
 
 
 def peak(facts: ModelFacts, tokens: int, mesh: DeviceMesh | None) -> int:
@@ -85,10 +85,10 @@ def peak(facts: ModelFacts, tokens: int, mesh: DeviceMesh | None) -> int:
                     model.set_requires_gradient_sync(last)
                 ids, places = torch.zeros(1, tokens).long(), torch.arange(tokens)[None]
                 with torch.autocast("cpu", torch.bfloat16):
-                    found = model(
+                    network = model(
                         input_ids=ids, labels=ids, position_ids=places, fused_lm_head=True
                     )
-                found.log_probs.sum().backward()
+                network.log_probs.sum().backward()
         return tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
 
 
@@ -110,8 +110,8 @@ def test_the_memory_that_a_topology_needs_is_predicted_within_15_percent(
     with processes(world) as mesh:
         few, more = (peak(replace(facts, layers=n), tokens, mesh) for n in (FEW, MORE))
     counted = few + (facts.layers - FEW) * (more - few) / (MORE - FEW)
-    how = {"sharded": world > 1, "checkpointing": True, "several": True}
-    predicted = sum(sizing.training_bytes(facts, tokens, world, **how).values())
+    options = {"sharded": world > 1, "checkpointing": True, "several": True}
+    predicted = sum(sizing.training_bytes(facts, tokens, world, **options).values())
     assert predicted == pytest.approx(counted, rel=0.15)
 
 
