@@ -144,7 +144,8 @@ def programs(chance: random.Random) -> dict[str, list[Row]]:
         rows["leetcode/v0.3.1_test"].append(leetcode)
         head, body = plain.split("\n", 1)
         rows["humaneval/test"].append({
-            "task_id": f"HumanEval/{n}", "prompt": f"{head}\n", "canonical_solution": body,
+            "task_id": f"HumanEval/{n}", "prompt": f'{head}\n    """{text}"""\n',
+            "canonical_solution": body,
             "entry_point": name, "test": check.replace(f"{argument} = ", ""),
         })  # fmt: skip
         asserts = [f"assert {name}({values}) == {value!r}" for values, value in pairs]
