@@ -213,6 +213,8 @@ def used_fields(source: Source) -> set[str]:
     names += [source.checker_field, source.time_limit_field, source.memory_field]
     names += source.options_field.split("+")
     names += source.tests_field.split("+") if source.domain == "code" else [source.answer_field]
+    if source.tests_field.split("+")[0] in INPUTS:
+        names += ["canonical_solution", "atol"]
     return {name.strip().partition(".")[0] for name in names if name}
 
 

@@ -48,7 +48,7 @@ class Piece(NamedTuple):
     cut: Cut | None = None
     commit: str = ""
     shard: int = 0
-    of: int = 1
+    shards: int = 1
     options_from: int = 0
     """What the dataset counts options from, where its rows are read by shape."""
 
@@ -88,11 +88,11 @@ def planned(settings: CollectSettings, scratch: Path) -> list[Part]:
                 rows = piece_rows(Piece(commit=commit), source, Path(), source.name)
                 remembered[source.name] = {
                     "commit": commit,
-                    "of": _opened(source, commit, source.name).num_shards,
+                    "shards": _opened(source, commit, source.name).num_shards,
                     "options_from": numbered(rows, source).options_from,
                 }
             dataset = Piece(**remembered[source.name])
-            pieces = [dataset._replace(shard=shard) for shard in range(max(dataset.of, 1))]
+            pieces = [dataset._replace(shard=shard) for shard in range(max(dataset.shards, 1))]
         else:
             pieces = [Piece(file) for file in _files(source, settings, source.name)]
         if source.limit or source.lookup or source.kind == "generated":
@@ -159,9 +159,9 @@ def piece_rows(piece: Piece, table: Table, root: Path, name: str) -> Iterator[Ro
         yield from read_rows(piece.file, root, piece.cut)
         return
     rows, place = _opened(table, piece.commit, name), table.dataset
-    if piece.of > 1:
-        rows = rows.shard(num_shards=piece.of, index=piece.shard, contiguous=True)
-        place += f" piece {piece.shard + 1} of {piece.of}"
+    if piece.shards > 1:
+        rows = rows.shard(num_shards=piece.shards, index=piece.shard, contiguous=True)
+        place += f" piece {piece.shard + 1} of {piece.shards}"
     with _explained(table, name):  # a file that is no JSON, a schema that changes, no connection
         for number, value in enumerate(rows, 1):
             yield Row(place, number, dict(value))

@@ -58,6 +58,19 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     assert prompts == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
 
 
+@pytest.mark.parametrize(("last", "letters"), [(3, ["A", "B", "C"]), (0, ["B", "C", "A"])])
+def test_options_of_a_dataset_read_by_shape_are_counted_from_where_its_rows_count_them(
+    tmp_path, clone, last, letters
+):
+    """Only the last file tells: it names the last of three options, or has a 0."""
+    for i, number in enumerate((1, 2, last)):
+        row = {"question": f"q{i}?", "choices": ["x", "y", "z"], "answer": number}
+        jsonl(clone / f"train-{i}.jsonl", row)
+    source = Source(name="s", kind="hub", dataset=str(clone), by_shape=True)
+    found = collected(tmp_path / "out", CollectSettings(sources=(source,)))
+    assert [p.answer for p in found] == letters
+
+
 def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_path, clone):
     shards: list[dict[str, Any]] = [
         {"problem": ["p0"], "answer": pa.nulls(1), "steps": pa.array([[]], pa.list_(pa.null()))},
