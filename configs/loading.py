@@ -4,7 +4,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, reduce
+from dataclasses import dataclass
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -18,7 +19,7 @@ from .settings.loss import CONSTANTS, LOSSES
 from .settings.pipeline import Pipeline
 from .settings.sources import CollectSettings
 
-FOLDER = Path(__file__).parent / "profiles"
+PROFILES = Path(__file__).parent / "profiles"
 Group = TypeVar("Group", bound=Settings)
 
 
@@ -29,26 +30,41 @@ def names_in(folder: Path) -> list[str]:
 
 def profiles() -> list[str]:
     """Names of the profiles that ship with the package (ablations are not among them)."""
-    return names_in(FOLDER)
+    return names_in(PROFILES)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the file of a profile says, with those that it extends."""
+
+    data: Mapping[str, Any]
+
+    def pipeline(self, overrides: Sequence[str] = ()) -> Pipeline:
+        """The pipeline with `a.b=c` texts applied in order.
+
+        Raises ConfigError with every problem found, one line each. Overrides may narrow what stages
+        take; a source that no stage took before them either is one that somebody forgot.
+        """
+        pipeline = load_group(Pipeline, overrides, self.data)
+        forgotten = set(pipeline.untrained)
+        if forgotten and overrides:
+            with suppress(ConfigError):  # what the file leaves out, overrides may bring
+                plain = load_group(Pipeline, (), self.data)
+                forgotten -= {s.name for s in plain.collect.sources} - {*plain.untrained}
+        if forgotten:
+            raise ConfigError(pipeline.lines_to_add(sorted(forgotten)))
+        return pipeline
+
+
+def read_profile(name_or_path: str) -> Profile:
+    """`tiny`, or the YAML file of this path; raises ConfigError."""
+    path = named_file(PROFILES, "profile", name_or_path)
+    return Profile({"profile": path.stem, **_with_bases(path)})
 
 
 def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
-    """The pipeline that `tiny` or a YAML file describes, with `a.b=c` texts applied in order.
-
-    Raises ConfigError with every problem found, one line each. Overrides may narrow what stages
-    take; a source that no stage took before them either is one that somebody forgot.
-    """
-    path = named_file(FOLDER, "profile", name_or_path)
-    data = {"profile": path.stem, **_with_bases(path)}
-    pipeline = load_group(Pipeline, overrides, data)
-    forgotten = set(pipeline.untrained)
-    if forgotten and overrides:
-        with suppress(ConfigError):  # what the file leaves out, overrides may bring
-            profile = load_group(Pipeline, (), data)
-            forgotten -= {s.name for s in profile.collect.sources} - {*profile.untrained}
-    if forgotten:
-        raise ConfigError(pipeline.lines_to_add(sorted(forgotten)))
-    return pipeline
+    """The pipeline of a profile with overrides; raises ConfigError."""
+    return read_profile(name_or_path).pipeline(overrides)
 
 
 def load_group(
@@ -83,7 +99,7 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if base is None:
         return data
     beside = path.parent / str(base)
-    file = beside if beside.is_file() else named_file(FOLDER, "profile", str(base))
+    file = beside if beside.is_file() else named_file(PROFILES, "profile", str(base))
     below = _with_bases(file, (*seen, path.resolve()))
     below.pop("profile", None)  # a derived profile is another profile
     return layered(below, data)
@@ -142,12 +158,11 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
     return list(changed.items())
 
 
-@lru_cache(maxsize=32)
-def _as_json(text: str, where: str) -> str:
-    """A YAML text as JSON, where an alias is a copy and a date its text; kept, for a run reads its
-    profile ten times, 20 ms each. Raises ConfigError, whatever is wrong: 2024-99-99, `!!int x`."""
+def _parsed(text: str, where: str) -> Any:
+    """The value of a YAML text, where an alias is a copy and a date its text. Raises ConfigError,
+    whatever is wrong: 2024-99-99, `!!int x`."""
     try:
-        return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
+        return json.loads(json.dumps(YAML(typ="safe", pure=True).load(text), default=str))
     except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark and mark.line else ""
@@ -158,7 +173,7 @@ def _as_json(text: str, where: str) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; raises ConfigError with file and line."""
     try:
-        data = json.loads(_as_json(path.read_text(encoding="utf-8"), str(path)))
+        data = _parsed(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
     if not isinstance(data, dict | None):
@@ -176,8 +191,8 @@ def overridden(data: dict[str, Any], text: str) -> dict[str, Any]:
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
         raise ConfigError([f"{text}: write key.key=value, as sft.epochs=2"])
-    value = _as_json(value_text, f"{'.'.join(keys)}: {value_text[:60]!r} is no YAML")
-    return _replaced(data, keys, json.loads(value))
+    value = _parsed(value_text, f"{'.'.join(keys)}: {value_text[:60]!r} is no YAML")
+    return _replaced(data, keys, value)
 
 
 def _replaced(node: Any, keys: list[str], value: Any, above: str = "") -> Any:

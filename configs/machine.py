@@ -12,8 +12,8 @@ from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any, NamedTuple, Self
-from urllib.parse import unquote, urlsplit
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import AfterValidator, Field, PositiveInt, SecretStr, ValidationError, model_validator
@@ -24,11 +24,9 @@ from .settings.explain import ConfigError
 
 PREFIX = "KLEAR_"
 SHORTEST_PASSWORD = 12  # MLflow's rule
-POSTGRES = re.compile(
-    r"postgres(?:ql)?://(?P<user>[^:@/?]+)(?::(?P<password>[^@/?]*))?@(?P<host>[^@/?]*)"
-    r"(?:/(?P<name>[a-z_][a-z0-9_]*)?)?(?P<query>\?host=[^&]+)?"
-)
-SECRETS = ("password", "database", "database_password")
+DATABASES = {"prefect": "PREFECT_API_DATABASE_CONNECTION_URL", "mlflow": "MLFLOW_BACKEND_STORE_URI"}
+"""The servers' own variables for a database that is no file below the home folder."""
+SECRETS = ("password", "database_password")
 MLFLOW_AUTH = "mlflow/auth.ini"  # below the home folder: how MLflow checks passwords
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 FOLDER = Path(__file__).parent
@@ -64,47 +62,11 @@ def _store_address(url: str) -> str:
     return url
 
 
-class Postgres(NamedTuple):
-    """Where the databases `<name>_prefect` and `<name>_mlflow` are."""
-
-    place: str
-    """USER@HOST:PORT, as in an address."""
-    password: str
-    name: str
-    query: str
-    """`?host=FOLDER` of a unix socket, or nothing."""
-
-    def database(self, server: str) -> str:
-        return f"{self.name}_{server}"
-
-    def url(self, driver: str, database: str) -> str:
-        """For SQLAlchemy and libpq, without the password."""
-        return f"{driver}://{self.place}/{database}{self.query}"
-
-    def __str__(self) -> str:
-        return self.place
-
-
-def parse_postgres(address: str) -> Postgres:
-    """Raises ValueError, with words that do not repeat the address: it may hold a password."""
-    match = POSTGRES.fullmatch(address)
-    if not match:
-        raise ValueError(
-            "must be postgresql://USER@HOST[:PORT][/name] or postgresql://USER@/name?host=FOLDER; "
-            "other options are variables, as PGSSLMODE, which both servers read"
-        )
-    user, password, host, name, query = match.groups(default="")
-    return Postgres(f"{user}@{host}", unquote(password), name or "klear", query)
-
-
 Folder = Annotated[Path, AfterValidator(_local_folder)]
 Address = Annotated[
     str,
     no_secret("set KLEAR_USER and KLEAR_PASSWORD"),
     AfterValidator(lambda url: url.rstrip("/").removesuffix("/api")),
-]
-PostgresAddress = Annotated[
-    SecretStr, AfterValidator(lambda s: parse_postgres(s.get_secret_value()) and s)
 ]
 Port = Annotated[int, Field(ge=1, le=65_535)]
 NOTHING = SecretStr("")
@@ -145,17 +107,15 @@ class Machine(BaseSettings):
         default_factory=lambda values: local_url(values["host"], values["mlflow_port"])
     )
     """Where MLflow is reached, if it runs elsewhere"""
-    database: PostgresAddress = NOTHING
-    """Postgres for both servers, postgresql://USER@HOST; or SQLite"""
     database_password: SecretStr = NOTHING
-    """Its password, if PGPASSWORD and ~/.pgpass do not say"""
+    """Of the servers' Postgres, if PGPASSWORD and ~/.pgpass do not say"""
     worker_limit: PositiveInt = 1
     """Runs from the web form at once"""
     gpu_slots: Annotated[int, Field(ge=0)] = Field(
         default_factory=lambda: int(Path("/dev/nvidia0").exists())
     )
     """Stages that use the GPUs at once; 0: no limit"""
-    form_profile: str = ""
+    form_profile: Annotated[str, AfterValidator(lambda path: str(_local_folder(Path(path))))] = ""
     """A further profile with forms, beside the shipped ones: the path of a YAML file"""
     zombie_minutes: Annotated[float, Field(ge=1)] = 30.0
     """A run without a sign of life for so long has crashed; must outlast an outage of Prefect"""
@@ -181,22 +141,6 @@ class Machine(BaseSettings):
     def is_here(self, server: str) -> bool:
         """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
         return f"{server}_url" not in self.model_fields_set
-
-    @property
-    def postgres(self) -> Postgres | None:
-        """Where the servers keep their data; None: in SQLite files below the home folder."""
-        if not self.database:
-            return None
-        address = parse_postgres(self.database.get_secret_value())
-        secret = self.database_password.get_secret_value()
-        return address._replace(password=secret) if secret else address
-
-    @property
-    def mlflow_database(self) -> str:
-        """MLflow's data, for its server: absolute, whatever the current folder is; no password."""
-        if self.postgres:
-            return self.postgres.url("postgresql+psycopg2", self.postgres.database("mlflow"))
-        return f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
 
     def environment(self) -> dict[str, str]:
         """Variables for Prefect, MLflow and every child process, which is then told of the same
@@ -244,6 +188,9 @@ def load_machine() -> Machine:
     secrets = next((p for p in places if os.access(p, os.R_OK | os.X_OK)), None)
     if named and named != secrets:
         raise ConfigError([f"KLEAR_SECRETS: {named} is no folder that you may read"])
+    if "KLEAR_DATABASE" in os.environ or (secrets and Path(secrets, "klear_database").exists()):
+        names = " and ".join(DATABASES.values())
+        raise ConfigError([f"KLEAR_DATABASE: set {names} instead (deployments/README.md)"])
     try:
         return Machine(_secrets_dir=secrets)  # pyright: ignore[reportCallIssue]
     except ValidationError as error:
@@ -259,15 +206,14 @@ def load_machine() -> Machine:
 def server_environment(machine: Machine, name: str) -> dict[str, str]:
     """For `prefect`, `mlflow` or `worker` as a process: a server also gets its database."""
     variables = machine.environment()
-    if name not in ("prefect", "mlflow"):
+    if name not in DATABASES:
         return variables
-    variables["MLFLOW_BACKEND_STORE_URI"] = machine.mlflow_database
-    # What somebody set by hand for names that we cannot know counts.
-    variables |= {n: os.environ.get(n, value) for n, value in _mlflow_names(machine).items()}
-    if postgres := machine.postgres:
-        url = postgres.url("postgresql+asyncpg", postgres.database("prefect"))
-        variables["PREFECT_API_DATABASE_CONNECTION_URL"] = url
-        variables |= {"PGPASSWORD": postgres.password} if postgres.password else {}
+    # What somebody set by hand counts: for names that we cannot know, and databases elsewhere.
+    own = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{machine.home / 'mlflow' / 'mlflow.db'}"}
+    own |= _mlflow_names(machine)
+    variables |= {n: os.environ.get(n) or value for n, value in own.items()}
+    if secret := machine.database_password.get_secret_value():
+        variables["PGPASSWORD"] = secret
     return variables
 
 

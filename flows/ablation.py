@@ -10,70 +10,48 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
-from typing import Annotated
 
-from prefect import flow
-from pydantic import Field
-
-from ..configs.ablation import Ablation, ablations, load_ablation
+from ..configs.ablation import Ablation, load_ablation
+from ..configs.loading import load_profile
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.ablation.ablate import AblateSettings, ablate
 from ..tasks.engine.run import Run
 from ..tasks.engine.scheduler import Node, run_graph
-from ..tasks.observe.prefect import interrupts_as_cancelled
 from ..tasks.observe.run_context import TrackedRun, run_context
 from ..tasks.observe.terminal import LogDisplay, chosen_display
 from ..tasks.report.run_story import PlannedStage
 from ..tasks.store.store import Artifact, Store
-from ..training.sizing import Fit, refuse
-from .pipeline import publish_plan, publish_report, run_spec
+from ..training.sizing import Fit
+from .dag import StageCall, build_dag, upstream_of
 from .plan import Plan, plan
-from .stages import Call, calls, compute, compute_one, needed
+from .request import Request
+from .run import compute, compute_one, publish_plan, publish_report, run_spec
 
-_SCALES = dict.fromkeys(scale for name in ablations() for scale in load_ablation(name).scales)
-AblationName = Annotated[str, Field(json_schema_extra={"enum": [*ablations()]})]
-ProfileName = Annotated[str, Field(json_schema_extra={"enum": [*_SCALES]})]
-Seeds = Annotated[int, Field(ge=1, le=100)]
-Concurrent = Annotated[int, Field(ge=1, le=64)]
 Cell = tuple[str, int, Pipeline]
 """Arm, seed, and settings."""
-Made = tuple[Artifact, Artifact]
+Scored = tuple[Artifact, Artifact]
 """The evaluation of a cell, and the model it is of."""
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
 
 
-@flow(name="klear-ablation", flow_run_name="{name} · {profile}")
-@interrupts_as_cancelled
-def ablation(
-    name: AblationName,
-    profile: ProfileName = "tiny",
-    seeds: Seeds | None = None,
-    concurrent: Concurrent = 1,
-) -> str:
-    """One table or figure of the paper: every arm with every seed, then one page of effects.
-
-    Args:
-        name: The experiment, a file of `configs/ablations`.
-        profile: The scale to run it at; each experiment says what it shows there.
-        seeds: Runs an arm, which are compared seed by seed; default: as the experiment says.
-        concurrent: Runs at once on this machine; stages that they share are computed once.
-    """
+def run_ablation(name: str, profile: str, seeds: int | None, concurrent: int) -> str:
+    """Every arm with every seed, then one page of effects. Returns the page's folder."""
     spec = load_ablation(name)
-    matrix = list(cells(spec, profile, seeds))
+    matrix, unchanged = list(cells(spec, profile, seeds)), load_profile(profile)
     keys = (key_of(settings) for *_, settings in matrix)
     meaning = json.dumps([spec.name, profile, seeds or spec.seeds, *keys])
-    resolved = spec.model_dump(mode="json")
-    with run_context(run_spec(matrix[0][-1], "ablation", meaning, resolved=resolved)) as run:
+    request, resolved = Request(matrix[0][-1], unchanged), spec.model_dump(mode="json")
+    with run_context(run_spec(request, "ablation", meaning, resolved=resolved)) as run:
         publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
         if concurrent > 1:
-            made = compute_beside(spec, matrix, run, concurrent)
+            scored = compute_beside(spec, matrix, run, unchanged, concurrent)
         else:
-            made = [compute_cell(spec, *cell, run.run_id) for cell in matrix]
+            scored = [compute_cell(spec, *cell, unchanged, run.run_id) for cell in matrix]
         order = tuple((arm, seed) for arm, seed, _ in matrix)
-        asked = AblateSettings(ablation=spec, profile=profile, cells=order)
-        last = Call(ablate.named(spec.stage), (), asked)
-        page = compute_one(last, *chain.from_iterable(made))
+        settings = AblateSettings(ablation=spec, profile=profile, cells=order)
+        last = StageCall(ablate.named(spec.stage), (), settings)
+        page = compute_one(last, *chain.from_iterable(scored))
         publish_report(page, page.metrics, run)
         return str(page.folder)
 
@@ -90,22 +68,23 @@ def label(arm: str, seed: int) -> str:
     return f"{arm}-seed{seed}"
 
 
-def compute_cell(spec: Ablation, arm: str, seed: int, settings: Pipeline, parent: str) -> Made:
-    """The evaluation and the model of a cell, in an MLflow run of its own below `parent`."""
+def compute_cell(
+    spec: Ablation, arm: str, seed: int, settings: Pipeline, unchanged: Pipeline, parent: str
+) -> Scored:
+    """The evaluation and the model of a cell, in an MLflow run of its own below `parent`;
+    `unchanged` is what its profile says."""
     meaning, target = json.dumps([spec.name, arm, key_of(settings)]), f"evaluate_{spec.scored}"
-    place = {"name": label(arm, seed), "parent": parent}
-    with run_context(run_spec(settings, "cell", meaning, **place)) as cell:
-        asked = _calls(spec, settings)
-        refuse(settings, [call.stage.name for call in asked])
-        made = compute(asked)
-        at = cell.store.manifest(made[target]).made
-        cell.tracker.log(cell.run_id, made[target].metrics, at)
-    return made[target], made[spec.scored]
+    fields = {"name": label(arm, seed), "parent": parent}
+    with run_context(run_spec(Request(settings, unchanged), "cell", meaning, **fields)) as cell:
+        results = compute(settings, calls=_calls(spec, settings))
+        moment = cell.store.manifest(results[target]).made
+        cell.tracker.log(cell.run_id, results[target].metrics, moment)
+    return results[target], results[spec.scored]
 
 
 def compute_beside(
-    spec: Ablation, matrix: list[Cell], run: TrackedRun, concurrent: int
-) -> list[Made]:
+    spec: Ablation, matrix: list[Cell], run: TrackedRun, unchanged: Pipeline, concurrent: int
+) -> list[Scored]:
     """What every cell makes, in order, `concurrent` cells at a time.
 
     Cells of one seed wait for each other where they share a stage, so those of one arm go together.
@@ -116,19 +95,19 @@ def compute_beside(
     run.display.started(RUNS, f"{concurrent} of {len(matrix)} at a time")
     ended = count(1)
 
-    def work(arm: str, seed: int, settings: Pipeline) -> Made:
+    def work(arm: str, seed: int, settings: Pipeline) -> Scored:
         chosen_display.set(LogDisplay())  # the terminal has one line for all of them
         try:
-            made = compute_cell(spec, arm, seed, settings, run.run_id)
+            scored = compute_cell(spec, arm, seed, settings, unchanged, run.run_id)
         except Exception as error:
             raise RuntimeError(f"{label(arm, seed)} failed: {error}") from error
         run.display.progress(RUNS, next(ended), len(matrix), "")
-        return made
+        return scored
 
-    named = {label(arm, seed): (arm, seed, settings) for arm, seed, settings in matrix}
-    by_arm = sorted(named.items(), key=lambda cell: cell[1][0])
-    made = run_graph({name: Node((), partial(work, *cell)) for name, cell in by_arm}, concurrent)
-    return [made[name] for name in named]
+    labelled = {label(arm, seed): (arm, seed, settings) for arm, seed, settings in matrix}
+    by_arm = sorted(labelled.items(), key=lambda cell: cell[1][0])
+    scored = run_graph({name: Node((), partial(work, *cell)) for name, cell in by_arm}, concurrent)
+    return [scored[name] for name in labelled]
 
 
 def plan_ablation(spec: Ablation, profile: str, seeds: int | None, store: Store) -> Plan:
@@ -137,22 +116,22 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int | None, store: Store)
     fits: list[Fit] = []  # an arm may have one of its own
     matrix = list(cells(spec, profile, seeds))
     for arm, number, settings in matrix:
-        asked = _calls(spec, settings)
-        planned = plan(settings, Run(store=store, seed=settings.seed), asked=asked)
-        mine: dict[str, tuple[object, ...]] = {}  # all that a result depends on
-        for call, line in zip(asked, planned, strict=True):
-            seed = settings.seed if call.stage.takes_seed else None
-            inputs = tuple(mine[name] for name in call.inputs)
-            mine[call.stage.name] = call.stage.name, key_of(call.settings), seed, inputs
-            _, runs = shared.setdefault(mine[call.stage.name], (line, []))
+        calls = _calls(spec, settings)
+        planned = plan(settings, Run(store=store, seed=settings.seed), calls=calls)
+        identity: dict[str, tuple[object, ...]] = {}  # all that a result depends on
+        for call, line in zip(calls, planned, strict=True):
+            stage, seed = call.stage, settings.seed if call.stage.takes_seed else None
+            inputs = tuple(identity[name] for name in call.inputs)
+            identity[stage.name] = stage.name, key_of(call.settings), seed, inputs
+            _, runs = shared.setdefault(identity[stage.name], (line, []))
             runs.append(label(arm, number))
         fits += [fit for fit in planned.fits if fit not in fits]
     stages = []
     for line, runs in shared.values():
-        by = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
-        stages.append(replace(line, why="; ".join(filter(None, (by, line.why)))))
+        users = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
+        stages.append(replace(line, why="; ".join(filter(None, (users, line.why)))))
     return Plan(stages, matrix[0][-1].topology, fits)
 
 
-def _calls(spec: Ablation, settings: Pipeline) -> list[Call]:
-    return needed(f"evaluate_{spec.scored}", calls(settings))
+def _calls(spec: Ablation, settings: Pipeline) -> list[StageCall]:
+    return upstream_of(f"evaluate_{spec.scored}", build_dag(settings))

@@ -23,7 +23,7 @@ from ..tasks.report.page import render
 from ..tasks.report.run_story import PlannedStage, duration, size
 from ..tasks.store.store import Artifact
 from ..training.sizing import Fit, check
-from .stages import Call, calls
+from .dag import StageCall, build_dag
 
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
@@ -71,15 +71,15 @@ def plan(
     run: Run,
     until: str = "",
     *,
-    asked: Iterable[Call] = (),
-    made: Mapping[str, Artifact] = {},
+    calls: Iterable[StageCall] = (),
+    results: Mapping[str, Artifact] = {},
 ) -> Plan:
-    """What `run` would do of `settings` up to `until`, or of the asked stages; `made` are results
-    by stage that are not among these. Reads the store and starts nothing."""
-    planner, known = Planner(run, settings.topology, settings.base), dict(made)
-    for call in asked or calls(settings).values():
-        inputs = tuple(known[name] for name in call.inputs)
-        known[call.stage.name] = planner.plan_stage(call.stage, inputs, call.settings)
+    """What `run` would do of `settings` up to `until`, or of these calls alone; `results` are of
+    stages that are not among them. Reads the store and starts nothing."""
+    planner, expected = Planner(run, settings.topology, settings.base), dict(results)
+    for call in calls or build_dag(settings).values():
+        inputs = tuple(expected[name] for name in call.inputs)
+        expected[call.stage.name] = planner.plan_stage(call.stage, inputs, call.settings)
         if call.stage.name == until:
             break
     stages = planner.stages
@@ -89,12 +89,13 @@ def plan(
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
     """The plan as a table of texts; columns in which nothing is known are left out. What a reused
     result took stands in brackets: it is spent, and no part of what the run will take."""
-    known = {n: f for n, f in _FIGURES.items() if any(getattr(s, f[0]) is not None for s in stages)}
+    columns = {n: f for n, f in _FIGURES.items()
+               if any(getattr(s, f[0]) is not None for s in stages)}  # fmt: skip
     table = []
     for s in stages:
         why = "; ".join(filter(None, (s.why, s.binds)))
         row = {"stage": s.stage, "action": s.action, "why": why, "rows": NOT_MEASURED}
-        for column, (figure, written, _) in known.items():
+        for column, (figure, written, _) in columns.items():
             value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
             text = NOT_MEASURED if value is None else mark + written(value)
             row[column] = f"({text})" if s.action == "reuse" and value is not None else text
@@ -141,8 +142,8 @@ def summary(stages: Plan) -> str:
         counts={action: counts[action] for action in _ACTIONS if counts[action]},
         todo=todo,
         sums=[
-            said.format(written(total))
-            for figure, written, said in _FIGURES.values()
+            pattern.format(written(total))
+            for figure, written, pattern in _FIGURES.values()
             if (total := sum(getattr(s, figure) or 0.0 for s in todo))
         ],
         saved=[(s.stage, tokens(n)) for s in todo if (n := s.counts.get(SAVED, 0.0)) > 0],

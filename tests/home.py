@@ -19,7 +19,7 @@ from processes import eventually, free_ports
 
 from klear.configs.machine import Machine
 from klear.configs.settings.pipeline import STAGES
-from klear.flows.servers.servers import alive
+from klear.flows.cockpit.servers import alive
 from klear.tasks.observe.stage_run import STEP_METRIC
 from klear.training.launch.result_files import STABLE
 

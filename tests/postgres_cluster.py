@@ -32,9 +32,9 @@ class Cluster:
                   f"--username={USER}", "--encoding=UTF8", "--locale=C")  # fmt: skip
 
     @property
-    def address(self) -> str:
-        """For KLEAR_DATABASE, without the password."""
-        return f"postgresql://{USER}@127.0.0.1:{self.port}"
+    def place(self) -> str:
+        """As in an address, without the password."""
+        return f"{USER}@127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Also again, after a stop: a client's own end may have the port just now."""

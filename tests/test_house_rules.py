@@ -144,7 +144,7 @@ def test_the_vocabulary_of_eval_imports_nothing_of_eval_but_itself() -> None:
 def test_the_flow_knows_exactly_the_named_stages() -> None:
     """Those of the profile that checks its judge, and of the one that a model rates."""
     from klear.configs.loading import load_profile
-    from klear.flows.stages import calls
+    from klear.flows.dag import build_dag
 
-    every = {name for profile in ("paper", "replay") for name in calls(load_profile(profile))}
+    every = {name for profile in ("paper", "replay") for name in build_dag(load_profile(profile))}
     assert every == set(STAGES)

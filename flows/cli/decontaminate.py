@@ -1,188 +1,198 @@
-"""`klear decontaminate SOURCE --against FILE… --out DIR`: the decontaminate stage for any file.
+"""`klear decontaminate SOURCE… --against BENCHMARK…`: how much of each benchmark is in each source;
+with `--out`, a file without the rows that share text.
 
-kept.jsonl             rows that share nothing, with all of their fields
-rejected.jsonl         the others, with one more field `reason`; also rows that cannot be read, with
-                       their place
-hits.parquet           (row, benchmark item) pairs that share an n-gram
-decontamination.html   what they mean: common wording, real leaks, both texts
+Stages of the store count, without a server: sources are collected once, and the same command goes
+on after a kill. A row without an answer counts as any other: only its prompt is looked at.
 """
 
-import json
-import os
 import sys
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow as pa
 from cyclopts import Parameter
 
 from ...configs.loading import load_group
-from ...configs.settings.data import DecontaminateSettings
-from ...configs.settings.explain import ConfigError
-from ...eval.answers import writable
-from ...eval.records.row_files import Row, read_rows
-from ...eval.records.tables import ArrowWriter
+from ...configs.machine import load_machine
+from ...configs.settings.base import read_catalogue
+from ...configs.settings.data import HASHING, DecontaminateSettings, NearMissSettings
+from ...configs.settings.explain import ConfigError, nearest
+from ...configs.settings.sources import CollectSettings, Source
+from ...eval.records.row_files import SUFFIXES, find_files, read_rows, stem
 from ...eval.rows.fields import BadField
-from ...eval.rows.reading import named_files
 from ...eval.rows.shape import text_of_problem
-from ...tasks.data.contamination import (
-    BATCH_BYTES,
-    BATCH_ROWS,
-    HITS,
-    PAGE,
-    ROW,
-    Overlaps,
-    write_page,
-)
-from ...tasks.data.ngrams import Item, NgramIndex
-from ...tasks.report.page import render_text
-from .judge import DataFile
-
-OUTPUTS = ("kept.jsonl", "rejected.jsonl", "hits.parquet", PAGE)
 
 
 def decontaminate(
-    source: DataFile,
-    /,
-    *,
-    against: Annotated[tuple[DataFile, ...], Parameter(consume_multiple=True)],
-    out: Path,
+    *sources: str,
+    against: Annotated[tuple[str, ...], Parameter(consume_multiple=True)],
+    out: Path | None = None,
     n: int = 9,
     normalize: str = "alnum",
     min_coverage: float = 0.0,
     min_words: int = 1,
     text_field: str = "",
+    near: float | None = None,
+    embed: str = HASHING,
+    embed_url: str = "",
 ) -> int:
-    """Remove problems that share n-grams with benchmarks.
+    """Count the problems that share text with benchmarks, or remove them.
 
     Args:
-        source: JSONL, JSON, CSV, TSV (also .gz, .zst) or parquet.
-        against: Benchmarks, same formats.
-        out: Folder to write.
+        sources: Names of the catalogue, data files, or NAME=FILES: a name for files (globs), which
+            have the fields of the catalogue's entry where it has one of that name. With --out: one
+            file, JSONL, JSON, CSV, TSV (also .gz, .zst) or parquet.
+        against: Benchmarks, named in the same ways.
+        out: Folder for the rows that are kept and those that are not; default: count only.
         n: Words an n-gram.
         normalize: Words: alnum, runs of letters and digits; or whitespace, split at white space.
         min_coverage: Reject only if this share of an item's n-grams is shared; default: any.
         min_words: Items of fewer words match nothing; default: an item shorter than N counts whole.
-        text_field: Field of SOURCE; default: that of the problem, by its shape.
+        text_field: Field of the file that --out filters; default: by its shape.
+        near: Count near misses, too: rows whose embedding has this cosine with an item's, or more,
+            and that are no leak by n-grams.
+        embed: The encoder: hashing (built in; numbers are all one), a folder or hub id (id@commit)
+            of a model whose vector is the mean of its tokens, or the endpoint's name of one.
+        embed_url: An endpoint with /v1/embeddings, https://…/v1; OPENAI_API_KEY holds its key.
     """
-    options = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}",
-               f"min_words={min_words}")  # fmt: skip
-    settings = load_group(DecontaminateSettings, options)
-    if out.resolve() == source.resolve().parent and source.name in OUTPUTS:
-        raise ConfigError([f"--out {out} would replace {source}; name another folder"])
+    rule = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
+    settings = load_group(DecontaminateSettings, (*rule, f"min_words={min_words}"))
+    near_settings = _near_settings(near, embed, embed_url)
+    if not sources:
+        raise ConfigError(["name at least one source: a name of the catalogue, or a file"])
+    from ...training.engines.interface import EngineError
+
     try:
-        items, rule = _items(against, text_field), settings
-        index = NgramIndex(items, rule.n, rule.normalize, rule.min_words)
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as folder:
-            work = Path(folder)
-            with ArrowWriter(work / "hits.parquet", HITS) as hits:
-                overlaps = Overlaps(index, settings.min_coverage, hits)
-                counts = filter_rows(source, text_field, overlaps.decide, work)
-            figures = write_page(work, index, settings, counts)
-            for name in OUTPUTS:
-                os.replace(work / name, out / name)
-    except ValueError as error:  # a damaged file
+        if out is None:
+            if text_field:
+                raise ConfigError(["--text-field is for the file that --out filters"])
+            _count(sources, against, settings, near_settings)
+        else:
+            if near_settings or len(sources) > 1:
+                raise ConfigError(["--out filters one file by its n-grams: without --near"])
+            from .filter_rows import filter_file
+
+            source, *benchmarks = map(_data_file, (*sources, *against))
+            filter_file(source, tuple(benchmarks), out, settings, text_field)
+    except (ValueError, OSError, EngineError) as error:
         print(f"klear decontaminate: {error}", file=sys.stderr)
         return 1
-    finally:
-        with suppress(OSError):  # it holds results, or never was
-            out.rmdir()
-    facts = {**figures, **counts, "n": settings.n, "out": out, "page": out / PAGE}
-    print(render_text("terminal/decontamination.txt", **facts))
     return 0
 
 
-def _items(paths: tuple[Path, ...], text_field: str) -> Iterator[Item]:
-    """Of each benchmark, named by its file, or by the whole path where two files are called so."""
-    for benchmark, path in named_files(list(dict.fromkeys(paths))).items():
-        row = None
-        for row in read_rows(path):
-            if row.value is None:
-                raise ValueError(f"{path} line {row.number}: {row.error}")
-            try:
-                text = text_of_problem(row.value, text_field if text_field in row.value else "")
-            except BadField as error:
-                raise ConfigError([f"{path} row {row.number} has no text: {error}"]) from error
-            yield Item(benchmark, _id(row.value.get("id"), row.number), writable(text))
-        if row is None:
-            raise ConfigError([f"{path} holds no rows: nothing would be protected"])
+def _data_file(text: str) -> Path:
+    path = Path(text)
+    if not text.endswith(SUFFIXES) or not path.is_file():
+        wrong = "does not exist" if text.endswith(SUFFIXES) else f"is none of {', '.join(SUFFIXES)}"
+        raise ConfigError([f"with --out, files are named: {text} {wrong}"])
+    return path
 
 
-def filter_rows(
-    path: Path, field: str, decide: Callable[[pa.RecordBatch], dict[int, str]], out: Path
-) -> Counter[str]:
-    """Write kept and rejected rows below `out`, in bounded memory. A row that cannot be read is
-    rejected as `line`.
-
-    Counts rows kept, rejected and, among the rejected, malformed. Raises ConfigError where no row
-    has a text in `field`, and ValueError for a damaged file.
-    """
-    counts = Counter[str](kept=0, rejected=0, malformed=0)
-    with open(out / "kept.jsonl", "wb") as keep, open(out / "rejected.jsonl", "wb") as reject:
-        for batch in _batches(path):
-            read = [_text(row, field) for row in batch]
-            errors = [error for _, error in read]
-            values = [row.value or ({"line": row.raw.strip()} if row.raw else {}) for row in batch]
-            texts = [None if text is None else writable(text) for text, _ in read]
-            numbers = [row.number for row in batch]
-            ids = [_id(value.get("id"), n) for value, n in zip(values, numbers, strict=True)]
-            sources, text = pa.array([path.name] * len(ids)), pa.array(texts, pa.large_string())
-            arrays = [pa.array(numbers, pa.int64()), pa.array(ids), sources, text]
-            reasons = decide(pa.record_batch(arrays, names=list(ROW)))
-            reasons |= {i: f"row {numbers[i]}: {error}" for i, error in enumerate(errors) if error}
-            keep.writelines(_line(row) for i, row in enumerate(values) if i not in reasons)
-            for i, reason in sorted(reasons.items()):
-                name = "reason"
-                while name in values[i]:  # the row brings a reason of its own
-                    name = f"decontaminate_{name}"
-                reject.write(_line({**values[i], name: reason}))
-            counts["malformed"] += sum(map(bool, errors))
-            counts["rejected"] += len(reasons)
-            counts["kept"] += len(batch) - len(reasons)
-    if counts["malformed"] == counts["kept"] + counts["rejected"] > 0:
-        what = f"a text in {field!r}" if field else "a problem in a field that is known"
-        wrong = f"no row of {path} has {what}; name another field by --text-field"
-        raise ConfigError([wrong])
-    return counts
-
-
-def _batches(path: Path) -> Iterator[list[Row]]:
-    """The rows of a file, a few megabytes at a time."""
-    batch, size = list[Row](), 0
-    for row in read_rows(path):
-        batch.append(row)
-        size += len(str(row.value))
-        if size >= BATCH_BYTES or len(batch) >= BATCH_ROWS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def _text(row: Row, field: str) -> tuple[str | None, str]:
-    """The text to look at, or why there is none."""
-    if row.value is None:
-        return None, row.error
-    try:
-        return text_of_problem(row.value, field), ""
-    except BadField as error:
-        return None, str(error)
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    """As JSON; what of a parquet file JSON has no word for as text: dates, bytes in hex digits."""
-    text = json.dumps(
-        row, ensure_ascii=False, default=lambda v: v.hex() if isinstance(v, bytes) else str(v)
+def _count(
+    sources: Sequence[str],
+    against: Sequence[str],
+    settings: DecontaminateSettings,
+    near: NearMissSettings | None,
+) -> None:
+    """Print a table of sources and benchmarks, and where the pages are."""
+    to_read, to_protect = (
+        CollectSettings(root="/", sources=tuple(map(source_of, names)))
+        for names in (sources, against)
     )
-    # A lone surrogate, which UTF-8 cannot hold, stays the escape that it was in JSON.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    from rich.console import Console
+
+    from ...tasks.data.collect import collect
+    from ...tasks.data.contamination import PAGE, count_by_source
+    from ...tasks.data.decontaminate import decontaminate
+    from ...tasks.data.semantic_contamination import PAGE as NEAR_PAGE
+    from ...tasks.data.semantic_contamination import near_misses
+    from ...tasks.engine.run import Run, active
+    from ...tasks.observe.pages import Cards
+    from ...tasks.observe.terminal import Terminal
+    from ...tasks.store.shared import open_store
+
+    missed = None
+    display = Terminal(Console(stderr=True, highlight=False, soft_wrap=True))
+    store = open_store(load_machine())
+    with display.bars, active(Run(store=store, observers=(Cards(store), display))):
+        problems = collect(settings=to_read)
+        benchmarks = collect.named("benchmarks")(settings=to_protect)
+        result = decontaminate(problems, benchmarks, settings=settings)
+        if near:
+            missed = near_misses(problems, benchmarks, result, settings=near)
+    print(f"rows that share a {settings.n}-gram, and of these those with half of an item or more:")
+    if near:
+        print(f"near: others whose cosine with an item is {near.cosine:g} or more ({near.model})")
+    counts = count_by_source(result.file("hits.parquet"))
+    lines = _table(problems.metrics, benchmarks.metrics, counts, missed and missed.metrics)
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    for name, *cells in lines:
+        print(name.ljust(first), *map(str.rjust, cells, others), sep="  ")
+    if rejected := problems.metrics["rejected"] + benchmarks.metrics["rejected"]:
+        why = f"{problems.folder / 'rejected.parquet'} says why"
+        print(f"rows that cannot be read: {rejected:,.0f}; {why}")
+    print(f"page: {result.file(PAGE)}")
+    if missed:
+        print(f"near: {missed.file(NEAR_PAGE)}")
 
 
-def _id(value: object, number: int) -> str:
-    """The row's own id, or its number from 1."""
-    return writable(str(value)) if isinstance(value, str | int) and value != "" else str(number)
+def _table(
+    rows: Mapping[str, float],
+    items: Mapping[str, float],
+    counts: Mapping[tuple[str, str], tuple[int, int]],
+    near: Mapping[str, float] | None,
+) -> list[list[str]]:
+    """Sources by benchmarks, from the metrics of what collected them: `shared / leaked`, and the
+    near misses where they were looked for."""
+    sources, benchmarks = (
+        [name.removeprefix("kept/") for name in metrics if name.startswith("kept/")]
+        for metrics in (rows, items)
+    )
+    lines = [["", "rows"]]
+    for benchmark in benchmarks:
+        title = f"{benchmark} ({items[f'kept/{benchmark}']:,.0f})"
+        lines[0] += [title, "near"] if near is not None else [title]
+    for source in sources:
+        cells = [source, f"{rows[f'kept/{source}']:,.0f}"]
+        for benchmark in benchmarks:
+            shared, leaked = counts.get((source, benchmark), (0, 0))
+            cells.append(f"{shared:,} / {leaked:,}" if shared else "–")
+            if near is not None:
+                missed = near.get(f"near/{source}/{benchmark}", 0)
+                cells.append(f"{missed:,.0f}" if missed else "–")
+        lines.append(cells)
+    return lines
+
+
+def _near_settings(cosine: float | None, embed: str, url: str) -> NearMissSettings | None:
+    if cosine is None:
+        if url or embed != HASHING:
+            raise ConfigError(["--embed and --embed-url say how --near compares: add --near 0.9"])
+        return None
+    if url and embed == HASHING:
+        raise ConfigError(["--embed-url needs --embed: the name of the endpoint's model"])
+    return load_group(NearMissSettings, (), {"cosine": cosine, "model": embed, "base_url": url})
+
+
+def source_of(text: str) -> Source:
+    """The source that a word of the command names. Raises ConfigError."""
+    entries = read_catalogue("catalogue")
+    named, equals, pattern = text.partition("=")
+    if not equals and text in entries:
+        return Source(use=text, gold_optional=True)
+    if not equals and not text.endswith(SUFFIXES):
+        fix = f"{nearest(text, entries)}; or name a data file, or NAME=FILES"
+        raise ConfigError([f"{text}: no such source in the catalogue{fix}"])
+    name = named if equals else stem(Path(text))
+    try:
+        files = find_files([pattern if equals else text], Path.cwd(), name)
+    except FileNotFoundError as error:
+        raise ConfigError([str(error)]) from error
+    fields: dict[str, Any] = {"files": [str(file) for file in files], "gold_optional": True}
+    if name in entries:
+        return Source(use=name, **fields)
+    try:
+        text_of_problem(next((row.value or {} for row in read_rows(files[0])), {}))
+    except BadField as error:
+        raise ConfigError([f"{files[0]}: the first row has no text: {error}"]) from error
+    return Source(name=name, by_shape=True, **fields)

@@ -113,23 +113,23 @@ def settings_of(model: str, options: Options) -> Evaluation:
     is_endpoint = "://" in model
     if options.served and not is_endpoint:
         raise ConfigError(["--model is for an endpoint"])
-    given = {
+    values = {
         "engine": _endpoint(model, options) if is_endpoint else _checkpoint(model),
         "evaluate": {"protocols": [p.model_dump() for p in protocols]},
         "limit": options.limit,
     }
-    return load_group(Evaluation, options.overrides, given)
+    return load_group(Evaluation, options.overrides, values)
 
 
 def _benchmarks(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, Source]]:
     """The benchmarks of --bench, and how the files among them are read."""
-    known = named_protocols()
+    published = named_protocols()
     texts = list(dict.fromkeys(filter(None, map(str.strip, options.bench.split(",")))))
     paths = {text: Path(text).absolute() for text in texts if text.endswith(SUFFIXES)}
     if (options.fields or options.use) and not paths:
         raise ConfigError(["--fields and --use say how files are read; --bench names none"])
     names = {str(path): name for name, path in named_files(list(paths.values())).items()}
-    files, found = dict[str, Source](), list[BenchmarkProtocol]()
+    files, protocols = dict[str, Source](), list[BenchmarkProtocol]()
     for text in texts:
         if text in paths:
             if not paths[text].is_file():
@@ -137,17 +137,17 @@ def _benchmarks(options: Options) -> tuple[list[BenchmarkProtocol], dict[str, So
             name = names[str(paths[text])]
             files[name] = source_of(name, paths[text], options.fields, options.use)
             refuse_early(paths[text], files[name])
-            found.append(BenchmarkProtocol(name=name, source=name, k=1, question=WITH_FORMAT))
-        elif text in known:
-            found.append(known[text])
+            protocols.append(BenchmarkProtocol(name=name, source=name, k=1, question=WITH_FORMAT))
+        elif text in published:
+            protocols.append(published[text])
         else:
-            there = f"there are {', '.join(known)}; or name a file ({', '.join(SUFFIXES)})"
-            wrong = f"--bench {text}: no such benchmark{nearest(text, known)} ({there})"
+            choice = f"there are {', '.join(published)}; or name a file ({', '.join(SUFFIXES)})"
+            wrong = f"--bench {text}: no such benchmark{nearest(text, published)} ({choice})"
             raise ConfigError([wrong])
-    if not found:
+    if not protocols:
         raise ConfigError(["--bench is empty: name at least one benchmark"])
     update = {"k": options.k} if options.k is not None else {}
-    return [p.model_copy(update=update) for p in found], files
+    return [p.model_copy(update=update) for p in protocols], files
 
 
 def _checkpoint(model: str) -> dict[str, Any]:

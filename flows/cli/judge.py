@@ -60,8 +60,10 @@ def judge(
     verdicts, rejected = judge_files(problems, samples, out, settings, source, say)
     for row in rejected:
         print(f"rejected {row}", file=sys.stderr)
-    found = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
-    print(f"{verdicts.total()} answers judged: {found or 'none'}; scores in {out}", file=sys.stderr)
+    counts = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+    print(
+        f"{verdicts.total()} answers judged: {counts or 'none'}; scores in {out}", file=sys.stderr
+    )
     if unscored := verdicts["IE"]:
         print(f"{unscored} could not be judged; see `reason` in the scores", file=sys.stderr)
     return 1 if unscored or rejected else 0

@@ -12,20 +12,19 @@ from cyclopts import App, CycloptsError, Parameter
 
 OK, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
-    "up": ("servers.servers:up", "start Prefect, MLflow and a worker on this machine"),
-    "down": ("servers.servers:down", "end what `klear up` started"),
-    "serve": ("servers.servers:serve", "a server or worker in the foreground, for containers"),
+    "up": ("cockpit.servers:up", "start Prefect, MLflow and a worker on this machine"),
+    "down": ("cockpit.servers:down", "end what `klear up` started"),
+    "serve": ("cockpit.servers:serve", "a server or worker in the foreground, for containers"),
     "run": ("cli.run:run", "run a profile; finished stages are reused"),
     "plan": ("cli.run:plan", "what a run would reuse, resume and compute, and why"),
     "status": ("cli.store:status", "servers, latest runs and finished stages"),
     "lineage": ("cli.store:lineage", "the chain behind a score, a checkpoint or any result"),
     "store": ("cli.store:store", "list, measure, verify and clean the store"),
-    "doctor": ("servers.doctor:doctor", "check versions, sandbox, ports, disk and GPU"),
+    "doctor": ("cockpit.doctor:doctor", "check versions, sandbox, ports, disk and GPU"),
     "preview": ("cli.preview:preview", "rows of a file as the judge sees them"),
     "judge": ("cli.judge:judge", "judge answers to problems"),
     "sandbox": ("cli.judge:sandbox", "check: does this machine isolate programs?"),
-    "decontaminate": ("cli.decontaminate:decontaminate", "remove problems that benchmarks share"),
-    "contamination": ("cli.contamination:contamination", "how much of benchmarks is in a source"),
+    "decontaminate": ("cli.decontaminate:decontaminate", "count or remove what benchmarks share"),
     "ablate": ("cli.run:ablate", "repeat a table or figure of the paper, with intervals"),
     "eval": ("cli.eval:evaluate", "score any model on benchmarks"),
 }
@@ -65,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ...configs.settings.explain import ConfigError
         from ...eval.sandbox import SandboxUnavailable
         from ...tasks.store.shared import StoreUnreachable
-        from ..servers.servers import ServersError
+        from ..cockpit.servers import ServersError
 
         failures = (ServersError, SandboxUnavailable, StoreUnreachable, OSError)
         if not isinstance(error, (ConfigError, *failures)):

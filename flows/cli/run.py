@@ -5,8 +5,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,14 +16,16 @@ from cyclopts.validators import Number
 from rich.console import Console
 from rich.markup import escape
 
-from ...configs.loading import load_profile, run_name
+from ...configs.loading import profiles, read_profile
 from ...configs.machine import load_machine
+from ...configs.settings.data import SampleSettings
 from ...configs.settings.explain import ConfigError
-from ...configs.settings.pipeline import Pipeline, StageName
+from ...configs.settings.pipeline import StageName
 from ...tasks.report.run_story import duration
-from ..servers.servers import ServersError, why_down
+from ..cockpit.forms import values_of
+from ..cockpit.servers import ServersError, why_down
+from ..request import Request
 
-SUSPENDED = "suspended in the Prefect UI; after Resume a worker goes on"
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 
 
@@ -43,14 +45,14 @@ class Options:
     approve_cost: Annotated[float | None, Parameter(validator=Number(gte=0))] = None
     """What a stage that asks a paid engine may spend (engine.runtime.approve_above)."""
 
-    def settings_of(self, profile: str) -> Pipeline:
+    def request(self, profile: str) -> Request:
         """The profile with its overrides; raises ConfigError."""
+        if long := [text.partition("=")[0] for text in self.overrides if "\n" in text.strip()]:
+            raise ConfigError(f"{name}: write the value in one line" for name in long)
         seed = () if self.seed is None else (f"seed={self.seed}",)
-        settings = load_profile(profile, [*self.overrides, *seed])
-        if left_out := sorted(settings.stages_left_out & {*self.force, self.until}):
-            wrong = f"is no stage of the profile {settings.profile}"
-            raise ConfigError(f"{stage} {wrong}" for stage in left_out)
-        return settings
+        request = Request.of(read_profile(profile), [*self.overrides, *seed])
+        request.refuse_left_out(self.until, *self.force)
+        return request
 
 
 NO_OPTIONS = Options()
@@ -64,7 +66,7 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     Args:
         profile: tiny, single_gpu, paper, … or the path of a .yaml file.
     """
-    settings = options.settings_of(profile)
+    settings = options.request(profile).settings
     store = prepare_plan()
     from ...tasks.engine.run import Run
     from ..plan import plan, print_plan
@@ -82,45 +84,31 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
         profile: tiny, single_gpu, paper, … or the path of a .yaml file.
         verify: Reuse a result only if every byte is what was published (reads the whole store).
     """
-    settings = options.settings_of(profile)
+    request = options.request(profile)
+    parameters = parameters_of(profile, request, options) | {"verify": verify}
     prepare_run()
-    from prefect.context import SyncClientContext
-    from prefect.flow_engine import run_flow
+    from ..cockpit.flows import start_pipeline
 
-    from ..forms.forms import form, offered, parameters_of, whole_form
-    from ..stages import approve_all
-
-    asked = {"until": options.until, "force": list(options.force), "verify": verify}
-    told = parameters_of(profile, options.overrides, seed=settings.seed, **asked)
-    name = run_name(settings, load_profile(profile))
-    short = next((name for name, path in offered().items() if path == profile), "")
-
-    def start() -> str:
-        whole = settings
-        if options.approve_cost is not None:
-            whole = approve_all(settings, options.approve_cost)
-        elif short and (made := flow_run_of_form(short, name, told)):
-            of_form: Any = run_flow  # its types know of no flow that is no coroutine
-            return of_form(form(short), flow_run=made)
-        named = whole_form().with_options(flow_run_name=lambda: name)
-        return named(options.until, list(options.force), verify, settings=whole)
-
-    with SyncClientContext():  # one client, and one reading of certificates, for all of it
-        return run_shown(f"klear run {settings.profile} (seed {settings.seed})", start)
+    title = f"klear run {request.settings.profile} (seed {request.settings.seed})"
+    return run_shown(title, partial(start_pipeline, parameters, request.name))
 
 
-def flow_run_of_form(form: str, name: str, parameters: dict[str, Any]) -> Any:
-    """What the short form of a profile would start, so that its page has Retry and "Copy to new
-    run" as any other; None where no worker has registered the form with this Prefect."""
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-    from prefect.states import Pending
-
-    # Pending: a worker takes those that are scheduled
-    about: Any = {"parameters": parameters, "name": name, "state": Pending()}
-    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        there = client.read_deployment_by_name(f"klear/{form}")
-        return client.create_flow_run_from_deployment(there.id, **about)
+def parameters_of(profile: str, request: Request, options: Options) -> dict[str, Any]:
+    """The form of a profile as somebody would fill it in for this command: its fields as the
+    profile has them, the options as changes."""
+    changes = [*options.overrides]
+    if options.approve_cost is not None:
+        stages = [n for n, settings in request.settings if isinstance(settings, SampleSettings)]
+        approval = f"engine.runtime.approved_cost={options.approve_cost:g}"
+        changes += [f"{stage}.{approval}" for stage in stages]
+    return {
+        **values_of(request.profile),
+        "profile": profile if profile in profiles() else str(Path(profile).expanduser().absolute()),
+        "changes": "\n".join(changes),
+        "until": options.until,
+        "force": [*options.force],
+        "seed": request.settings.seed,
+    }
 
 
 def prepare_plan() -> Any:
@@ -146,7 +134,7 @@ def prepare_run() -> None:
         os.environ.setdefault(f"PREFECT_{logs}", "CRITICAL")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
-    import klear.flows.pipeline  # noqa: F401
+    from ..cockpit import flows  # noqa: F401
 
     gc.freeze()
     gc.enable()
@@ -159,8 +147,6 @@ def links_text(links: Mapping[str, str]) -> str:
 def run_shown(title: str, flow: Callable[[], str]) -> int:
     """Run a flow that returns a folder; print what was computed, what was reused, what it came to
     and where to look. 0 done, 1 failed or cancelled, 130 Ctrl-C."""
-    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-
     for client in ("httpx", "httpx2"):  # openai speaks through the second one
         logging.getLogger(client).setLevel(logging.WARNING)
     # Not wrapped: a path in two lines cannot be copied.
@@ -170,34 +156,25 @@ def run_shown(title: str, flow: Callable[[], str]) -> int:
 
     display = Terminal(console)
     try:
-        # Prefect's own heartbeat has a run wait for a second at its end; see
-        # `watch_cancel_requests`.
-        with display, temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            where = flow()
+        with display:
+            folder = flow()
     except BaseException as error:
-        from prefect.exceptions import CancelledRun, Pause
+        from ..cockpit.flows import CTRL_C, ending
 
-        from ...tasks.observe.prefect import CTRL_C
-
-        said = str(error) or type(error).__name__
-        if isinstance(error, Pause):
-            said = SUSPENDED
-        elif type(error) is KeyboardInterrupt:  # before or after the flow, which ends as Cancelled
-            said = CTRL_C
-        ended = isinstance(error, (CancelledRun, KeyboardInterrupt, Pause))
-        console.print(("" if ended else "[red]failed:[/] ") + escape(said))
+        message = escape(ending(error))
+        console.print(message or f"[red]failed:[/] {escape(str(error) or type(error).__name__)}")
         console.print(links_text(display.links) + "The same command continues from here.")
-        return INTERRUPTED if said == CTRL_C else 1
+        return INTERRUPTED if message == CTRL_C else 1
     computed, cached = display.counts["computed"], display.counts["cached"]
     counts = f"{computed} stage{'s' * (computed > 1)} computed, {cached} cached"
-    what = counts if computed else f"every stage cached ({cached})"
-    console.print(f"done in {duration(time.time() - psutil.Process().create_time())}: {what}")
+    outcome = counts if computed else f"every stage cached ({cached})"
+    console.print(f"done in {duration(time.time() - psutil.Process().create_time())}: {outcome}")
     if display.summary:
         from rich.markdown import Markdown
 
         Console(highlight=False).print(Markdown(display.summary))
-    page = Path(where, "report.html")
-    result = {"report": str(page)} if page.exists() else {"result": where}
+    page = Path(folder, "report.html")
+    result = {"report": str(page)} if page.exists() else {"result": folder}
     console.print(links_text({**result, **display.links}), end="")
     return 0
 
@@ -233,9 +210,9 @@ def ablate(
         print(f"wrote {RESULTS} and the lines beside it: {done} of {len(specs)} experiments")
         return 0
     if not name:
-        for known in ablations():
-            spec = load_ablation(known)
-            print(f"{known:22} {spec.shows:24} {spec.title} ({', '.join(spec.scales)})")
+        for experiment in ablations():
+            spec = load_ablation(experiment)
+            print(f"{experiment:22} {spec.shows:24} {spec.title} ({', '.join(spec.scales)})")
         return 0
     spec = load_ablation(name)
     spec.scale(profile)
@@ -247,7 +224,7 @@ def ablate(
         print_plan(plan_ablation(spec, profile, seeds, store))
         return 0
     prepare_run()
-    from ..ablation import ablation
+    from ..cockpit.flows import start_ablation
 
     title = f"klear ablate {name} ({profile}, {seeds or spec.seeds} seeds)"
-    return run_shown(title, lambda: ablation(name, profile, seeds, concurrent))
+    return run_shown(title, partial(start_ablation, name, profile, seeds, concurrent))

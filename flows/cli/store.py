@@ -26,7 +26,7 @@ from ...tasks.store.lineage import (
 )
 from ...tasks.store.shared import SharedStore, open_store
 from ...tasks.store.store import Manifest, Store
-from ..servers.servers import ServersError, alive, post, refusal
+from ..cockpit.servers import ServersError, alive, post, refusal
 
 store = App(name="store")
 
@@ -70,26 +70,26 @@ def run_lines(machine: Machine) -> Iterator[str]:
 
 def store_lines(here: Store) -> Iterator[str]:
     """Results and bytes of every stage on this machine, in the order of a run, and of all."""
-    found = results(here)
+    everything = results(here)
     stages: dict[str, list[Manifest]] = {name: [] for name in STAGES}
-    for result in found:
+    for result in everything:
         stages.setdefault(result.stage, []).append(result)
-    for stage, some in {**stages, "all": found}.items():
+    for stage, some in {**stages, "all": everything}.items():
         if some:
             total, latest = size(sum(r.bytes for r in some)), when(some[-1].made)
             yield f"{stage:18} {len(some):5}  {total:>9}   latest {latest}"
-    yield f"in {here.root}" if found else f"no results in {here.root}"
+    yield f"in {here.root}" if everything else f"no results in {here.root}"
 
 
 @store.command
 def ls() -> None:
     """Every result, the oldest first."""
     here = open_store(load_machine())
-    found = results(here)
-    for r in found:
+    manifests = results(here)
+    for r in manifests:
         figures = f"{size(r.bytes):>9}  {duration(r.seconds):>12}"
         print(f"{when(r.made)}  {f'{r.stage}/{r.key}':36} {figures}")
-    if not found:
+    if not manifests:
         print(f"no results in {here.root}", file=sys.stderr)
 
 
@@ -133,17 +133,17 @@ def gc(
         yes: Remove, instead of listing only.
     """
     here = Store(load_machine().store)
-    found, why = find_garbage(here, days)
+    folders, why = find_garbage(here, days)
     if why:
         print(why)
     freed = 0
-    for rubbish in found:
+    for rubbish in folders:
         gone = yes and remove(here, rubbish)
         freed += rubbish.bytes if gone or not yes else 0
         state = "removed" if gone else "in use, kept" if yes else "would go"
         print(f"{state:12} {rubbish.name:44} {size(rubbish.bytes):>9}  {rubbish.why}")
     verb = "freed" if yes else "would be freed; --yes removes"
-    print(f"{len(found)} folders, {size(freed)} {verb}")
+    print(f"{len(folders)} folders, {size(freed)} {verb}")
 
 
 def lineage(name: str, /) -> int:
@@ -160,8 +160,8 @@ def lineage(name: str, /) -> int:
         forms = "rl_code/aime24, a stage, or stage/key"
         scored = (r for r in everything if r.stage.startswith(EVALUATION))
         scores = {f"{r.stage}/{n}"[len(EVALUATION) :] for r in scored for n in r.metrics}
-        known = {s.removesuffix(f"/{AVERAGE}") for s in scores} | {r.stage for r in everything}
-        close = nearest(name, sorted(known))
+        names = {s.removesuffix(f"/{AVERAGE}") for s in scores} | {r.stage for r in everything}
+        close = nearest(name, sorted(names))
         print(f"the store has no result {name}{close} ({forms}); `klear store ls` lists results")
         return 1
     from ...tasks.report.page import render_text

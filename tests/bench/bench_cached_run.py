@@ -17,7 +17,7 @@ import time
 from datetime import datetime
 
 from klear.configs.machine import load_machine
-from klear.flows.servers.servers import post
+from klear.flows.cockpit.servers import post
 from klear.tasks.store.lineage import ancestors, find_by_prefix
 from klear.tasks.store.store import Store
 

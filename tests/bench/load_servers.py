@@ -23,7 +23,7 @@ from load_measured import run as run_load
 from klear.configs.machine import Machine
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
-from klear.flows.servers.servers import MARK, launch, refusal, stop
+from klear.flows.cockpit.servers import launch, refusal, stop
 from klear.tests.processes import free_ports
 
 METRICS_A_STEP, LINES_AT_ONCE = 20, 50
@@ -133,7 +133,7 @@ def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
         [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1",
          "--port", str(port), "--backend-store-uri", f"sqlite:///{folder}/m.db",
          "--artifacts-destination", str(folder / "artifacts")],
-        {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", MARK: str(folder)},
+        {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
         folder,
         log,
     )  # fmt: skip
@@ -143,7 +143,7 @@ def served(folder: Path) -> Iterator[tuple[str, psutil.Process]]:
             time.sleep(0.3)
         yield uri, server
     finally:
-        stop([str(folder)])
+        stop(server.pid)
 
 
 if __name__ == "__main__":

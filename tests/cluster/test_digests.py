@@ -11,7 +11,7 @@ from psutil import Process
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.stages import run_stages
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
@@ -31,7 +31,7 @@ def tiny() -> Pipeline:
 def digests(store: Path, display: Any = None) -> dict[str, str]:
     """The digest of every stage's result."""
     with active(Run(store=Store(store), **({"display": display} if display else {}))):
-        results = run_stages(tiny(), until="filter_rl")
+        results = compute(tiny(), until="filter_rl")
     return {artifact.stage: artifact.digest for artifact in results.values()}
 
 

@@ -4,24 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from klear.configs.machine import (
-    Machine,
-    find_home,
-    load_machine,
-    parse_postgres,
-    server_environment,
-)
+from klear.configs.machine import DATABASES, Machine, find_home, load_machine, server_environment
 from klear.configs.settings.explain import ConfigError
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
-SECRET, QUOTED = "s3cret/word", "s3cret%2Fword"
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KLEAR_HOME")
-    for name in ("CREDENTIALS_DIRECTORY", "PGPASSWORD", "MLFLOW_SERVER_ALLOWED_HOSTS"):
+    for name in (
+        "CREDENTIALS_DIRECTORY", "PGPASSWORD", "MLFLOW_SERVER_ALLOWED_HOSTS", *DATABASES.values()
+    ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -49,7 +44,8 @@ def test_home_is_the_nearest_klear_folder_upwards_or_here(tmp_path: Path):
 def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path):
     machine = machine_of(monkeypatch, home="here", prefect_port=1234, mlflow_port=2345)
     assert (machine.home, machine.store) == (tmp_path / "here", tmp_path / "here" / "store")
-    assert machine.mlflow_database == f"sqlite:///{tmp_path}/here/mlflow/mlflow.db"
+    database = server_environment(machine, "mlflow")["MLFLOW_BACKEND_STORE_URI"]
+    assert database == f"sqlite:///{tmp_path}/here/mlflow/mlflow.db"
     assert machine.prefect_url == "http://127.0.0.1:1234"
     assert machine.mlflow_url == "http://127.0.0.1:2345"
     assert machine_of(monkeypatch, store=tmp_path / "far").store == tmp_path / "far"
@@ -64,6 +60,7 @@ def test_folders_and_addresses_follow_home_and_ports(monkeypatch, tmp_path: Path
         ({"mlflow_port": 70_000}, "KLEAR_MLFLOW_PORT: Input should be less than or equal"),
         ({"stoer": "/elsewhere"}, "KLEAR_STOER: there is no such variable; did you mean KLEAR_STO"),
         ({"password": "short"}, "KLEAR_PASSWORD: Value should have at least 12 items"),
+        ({"database": f"postgresql://me:{WORD}@h"}, "KLEAR_DATABASE: set PREFECT_API_DATABASE_CON"),
         ({"secrets": "/nowhere"}, "KLEAR_SECRETS: /nowhere is no folder"),
         ({"mlflow_url": f"http://me:{WORD}@s:4271"}, "KLEAR_MLFLOW_URL: must hold no user, pass"),
         ({"mlflow_url": "services:4271"}, "KLEAR_MLFLOW_URL: services:4271 must start with http"),
@@ -90,7 +87,7 @@ def test_servers_open_to_the_network_need_a_password(monkeypatch):
 @pytest.mark.parametrize(
     "variables",
     [
-        {"prefect_port": 1234, "gpu_slots": 3, "form_profile": "paper"},
+        {"prefect_port": 1234, "gpu_slots": 3, "form_profile": "h/mine.yaml"},
         {"store": "s3://bucket/results"},
         {"prefect_url": "http://services:4271/api/"},
         {"host": "10.1.2.3", "password": WORD, "user": "me"},
@@ -128,12 +125,11 @@ def test_variables_of_others_are_theirs(monkeypatch, name: str):
 @pytest.mark.parametrize("place", ["KLEAR_SECRETS", "CREDENTIALS_DIRECTORY"])
 def test_secrets_are_files_where_containers_and_systemd_put_them(monkeypatch, tmp_path, place):
     (tmp_path / "klear_password").write_text(f"{WORD}\n")
-    (tmp_path / "klear_database").write_text(f"postgresql://klear:{DATABASE_WORD}@db\n")
+    (tmp_path / "klear_database_password").write_text(f"{DATABASE_WORD}\n")
     monkeypatch.setenv(place, str(tmp_path))
     machine = load_machine()
     assert machine.password.get_secret_value() == WORD
-    assert machine.postgres is not None
-    assert machine.postgres.password == DATABASE_WORD
+    assert machine.database_password.get_secret_value() == DATABASE_WORD
     said_aloud = machine_of(monkeypatch, password="what-is-said-aloud-wins").password
     assert said_aloud.get_secret_value() == "what-is-said-aloud-wins"
 
@@ -143,32 +139,3 @@ def test_mlflow_answers_to_its_own_names_only(monkeypatch):
     allowed = server_environment(shared, "mlflow")["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     assert {"10.1.2.3", "10.1.2.3:*", "127.0.0.1:*"} <= set(allowed)
     assert "*" not in allowed
-
-
-def test_the_address_of_a_database_is_taken_apart():
-    database = parse_postgres(f"postgresql://us%40er:{QUOTED}@[::1]:6000/team")
-    assert database.password == SECRET
-    url = database.url("postgresql+asyncpg", database.database("prefect"))
-    assert url == "postgresql+asyncpg://us%40er@[::1]:6000/team_prefect"
-    assert SECRET not in str(database)
-    plain = parse_postgres("postgresql://klear@db")
-    assert (plain.password, plain.database("mlflow")) == ("", "klear_mlflow")
-    socket = parse_postgres("postgresql://me@/klear?host=/var/run/postgresql")
-    url = "postgresql://me@/klear_mlflow?host=/var/run/postgresql"
-    assert socket.url("postgresql", socket.database("mlflow")) == url
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        f"mysql://klear:{SECRET}@db",
-        f"postgresql://:{SECRET}@db",
-        f"postgresql://klear:{QUOTED}@db/two/parts",
-        f"postgresql://klear:{QUOTED}@db?sslmode=require",
-    ],
-)
-def test_a_wrong_address_of_a_database_is_refused_without_repeating_it(address: str):
-    with pytest.raises(ValueError, match="must be postgresql://USER@HOST") as caught:
-        parse_postgres(address)
-    assert SECRET not in str(caught.value)
-    assert QUOTED not in str(caught.value)

@@ -54,14 +54,16 @@ class Services:
             "KLEAR_MLFLOW_PORT": str(self.ports["mlflow"]),
             "PYTHONPATH": str(ROOT / ".package"),
         }
-        here: dict[str, str] = {
+        here = {
             "0.0.0.0": HOST,
             "http://prefect:4271": self.url("prefect"),
             "http://mlflow:5271": self.url("mlflow"),
-            "postgresql://klear@postgres": self.cluster.address,
         }
         variables: dict[str, str] = self.file["services"][service]["environment"]
-        return environment | {n: here.get(v, v) for n, v in variables.items()}
+        return environment | {
+            n: here.get(v, v.replace("klear@postgres", self.cluster.place))
+            for n, v in variables.items()
+        }
 
     def url(self, server: str) -> str:
         return f"http://{HOST}:{self.ports[server]}"
@@ -111,6 +113,8 @@ def status(url: str, password: str = "", body: Any = None) -> int:
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     with running_cluster() as cluster:
+        for line in (ROOT / "deployments/docker/databases.sql").read_text().splitlines():
+            cluster.rows("postgres", line)
         running = Services(tmp_path_factory.mktemp("compose"), cluster)
         try:
             running.start("prefect")

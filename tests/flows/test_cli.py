@@ -11,12 +11,9 @@ import pytest
 from processes import output_of
 from rich.console import Console
 
-from klear.configs.loading import load_profile
-from klear.configs.settings.base import key_of
 from klear.configs.settings.pipeline import STAGES
 from klear.flows.cli import run, store
 from klear.flows.cli.main import COMMANDS, main
-from klear.flows.stages import approve_all
 from klear.tasks.observe.terminal import Terminal
 from klear.tasks.report.figures import WORDS, figure_of
 from klear.tasks.store.shared import StoreUnreachable
@@ -36,7 +33,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
     code = (
-        "import sys, klear.flows.cli.run, klear.flows.pipeline, klear.flows.forms.forms\n"
+        "import sys, klear.flows.cli.run, klear.flows.cockpit.flows\n"
         "unneeded = {'torch', 'transformers', 'datasets', 'numba', 'matplotlib', 'sympy', 'ray', "
         "'sqlalchemy', 'klear.eval.judge.judge', 'klear.eval.math_answers.verify', "
         "'klear.configs.ablation'}\n"
@@ -122,16 +119,6 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_without_servers_says_what_to_do(capsys):
     assert main(["run", "tiny"]) == 1
     assert capsys.readouterr().err == "the servers are not up: run `klear up` first\n"
-
-
-def test_the_option_approves_every_stage_that_asks_an_engine_and_changes_no_key():
-    before = load_profile("tiny", ["distill.engine.runtime.approve_above=10"])
-    after = approve_all(before, 30)
-    runtime = after.distill.engine.runtime
-    assert (runtime.approve_above, runtime.approved_cost) == (10, 30)
-    assert after.sample.engine.runtime.approved_cost == 30
-    assert after.rate is None
-    assert key_of(after) == key_of(before)
 
 
 def shown(terminal: bool = False) -> tuple[Terminal, io.StringIO]:

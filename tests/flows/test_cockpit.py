@@ -13,7 +13,6 @@ import urllib.error
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
@@ -21,13 +20,18 @@ from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
 from klear.configs import metrics as catalogue
 from klear.eval.records import Sample
 from klear.eval.records.tables import read_table
-from klear.flows.forms.registration import crash_silent
+from klear.flows.cockpit.registration import crash_silent
 from klear.tasks.answers.distill import PILOT_PROMPTS as PILOT
 from tests.endpoint.conftest import MODEL, Endpoint, serving
 
 pytestmark = pytest.mark.system
 MINUTE = 60
-OF_SMALL = {"profile": "small", "inputs_as_of": "small-seed0"}
+SAMPLES = 2
+
+
+def of_small(cockpit: Home) -> dict[str, str]:
+    """Of the first run."""
+    return {"profile": str(cockpit.profile), "inputs_as_of": "small-seed0"}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) ->
     logged = {name for run in cockpit.tracked("") for name in run.data.metrics}
     assert {"loss", "reward/mean", "entropy", "countdown_test/avg", "kept", "seconds"} <= logged
     unknown = len(catalogue.metrics())
-    assert not [name for name in sorted(logged) if catalogue.place(name) == unknown]
+    assert not [name for name in sorted(logged) if catalogue.display_order(name) == unknown]
     (run,) = re.findall(r"runs/(\w+)\?", first)
     accuracy = cockpit.mlflow.get_metric_history(run, "countdown_test/avg")
     assert [point.step for point in accuracy] == [0, 1, 2, 3], "base, SFT, math RL, code RL"
@@ -58,7 +62,7 @@ def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) ->
 
 def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
     before = set(cockpit.store.glob("select/*/manifest.json"))
-    run = cockpit.ended(cockpit.submit("stage", stage="select", **OF_SMALL))
+    run = cockpit.ended(cockpit.submit("stage", stage="select", **of_small(cockpit)))
     assert run["state_name"] == "Completed"
     assert run["name"] == "small-seed0 · select · as of small-seed0"
     assert cockpit.states(run["id"]) == {"select": ["Cached"]}
@@ -76,7 +80,7 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
         cockpit.submit("small", sft_learning_rate=-1.0)
     assert "sft_learning_rate" in refused.value.read().decode()
     assert cockpit.call("flow_runs/count", {}) == before
-    of_none = {"profile": "small", "stage": "sft"}
+    of_none = {"profile": str(cockpit.profile), "stage": "sft"}
     for asked, said in (
         ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
         ({"inputs_as_of": "base/abcdef"}, "there is no base/abcdef"),
@@ -112,7 +116,7 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str
 ) -> None:
-    asked = {**OF_SMALL, "stage": "sft", "seed": 30}
+    asked = {**of_small(cockpit), "stage": "sft", "seed": 30}
     run = cockpit.submit("stage", **asked)
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
@@ -143,7 +147,7 @@ def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first
     lock = cockpit.home / "gpu" / "gpu-0.lock"
     with lock.open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        run = cockpit.submit("stage", stage="base", seed=71, **OF_SMALL)
+        run = cockpit.submit("stage", stage="base", seed=71, **of_small(cockpit))
         assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
         assert not cockpit.children()
     assert cockpit.ended(run)["state_name"] == "Completed"
@@ -175,7 +179,7 @@ def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missin
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
     seed = next(n for n in range(20, 90) if not cockpit.named(f"small-seed{n}"))  # of no other try
     long = {"stage": "sft", "changes": "sft.epochs=36", "seed": seed}
-    from_form = cockpit.submit("stage", **long, **OF_SMALL)
+    from_form = cockpit.submit("stage", **long, **of_small(cockpit))
     before = _steps(cockpit.store)
     assert eventually(lambda: _steps(cockpit.store) > before)
     command = cockpit.start("--seed", str(seed), "--until", "base")
@@ -244,36 +248,30 @@ def _steps(store: Path) -> int:
     return count
 
 
-SAMPLES = 2
-
-
 @pytest.fixture
 def endpoint() -> Iterator[Endpoint]:
     with serving(latency_s=0.1) as running:
         yield running
 
 
-def test_what_costs_too_much_fails_with_an_estimate_and_goes_on_once_it_is_approved(
+def test_a_run_that_would_cost_too_much_fails_with_the_line_that_allows_it_and_keeps_its_pilot(
     cockpit: Home, first: str, endpoint: Endpoint
 ) -> None:
-    def run(**runtime: float) -> dict[str, Any]:
-        runtime |= {"output_price": 1000.0, "approve_above": 0.5}
-        engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
-        lines = (f"samples_per_prompt={SAMPLES}", f"engine={json.dumps(engine)}",
-                 "engine.api_key_env=''")  # fmt: skip
-        changes = "\n".join(f"distill.{line}" for line in lines)
-        return cockpit.ended(
-            cockpit.submit("stage", profile="small", stage="distill", changes=changes)
-        )
-
-    message = run()["state"]["message"]
+    runtime = {"output_price": 1000.0, "approve_above": 0.5}
+    engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
+    changes = f"distill.samples_per_prompt={SAMPLES}\ndistill.engine={json.dumps(engine)}\n"
+    changes += "distill.engine.api_key_env=''"
+    asked = {"profile": str(cockpit.profile), "stage": "distill"}
+    run = cockpit.submit("stage", **asked, changes=changes)
+    message = cockpit.ended(run)["state"]["message"]
     assert re.search(r"NeedsApproval: \d+ answers would cost about", message)
     assert "0.50 may be spent without approval" in message
     assert "\n" not in message
+    assert eventually(lambda: cockpit.states(run) == {"distill": ["Failed"]}), cockpit.states(run)
     assert endpoint.attempts.total() == PILOT  # nothing but the pilot has been paid for
-    cost = re.search(r"approved_cost=(\d+)", message)
-    assert cost
-    assert run(approved_cost=float(cost[1]))["state_name"] == "Completed"
+    (line,) = re.findall(r"STAGE(\.engine\.runtime\.approved_cost=\d+)", message)
+    again = cockpit.submit("stage", **asked, changes=f"{changes}\ndistill{line}")
+    assert cockpit.ended(again)["state_name"] == "Completed"
     assert set(endpoint.attempts.values()) == {SAMPLES}
     newest = max(cockpit.store.glob("distill/*/samples.parquet"), key=lambda p: p.stat().st_mtime)
     keys = [(s.problem_id, s.index) for s in read_table(newest, Sample)]

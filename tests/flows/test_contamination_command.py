@@ -1,4 +1,4 @@
-"""`klear contamination`: a table of sources and benchmarks, the strict reading beside the leaks."""
+"""`klear decontaminate` that counts: sources by benchmarks, the strict reading beside the leaks."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def written(path: Path, field: str, *texts: str) -> Path:
 
 
 def command(*words: object) -> int:
-    return main(["contamination", *map(str, words)])
+    return main(["decontaminate", *map(str, words)])
 
 
 def test_each_source_has_a_row_and_each_benchmark_a_column(place: Path, capsys):

@@ -14,7 +14,7 @@ import pytest
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
-from klear.flows.stages import calls, compute
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
@@ -47,7 +47,7 @@ def digests(profile: str, store: Path) -> dict[str, list[str]]:
     chosen = settings(profile)
     with active(Run(store=Store(store))):
         until = "judge_agreement" if chosen.agreement else "filter_rl"
-        made = compute(calls(chosen).values(), until)
+        made = compute(chosen, until)
     return {stage: [result.key, result.digest] for stage, result in made.items()}
 
 

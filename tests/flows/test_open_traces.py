@@ -12,7 +12,7 @@ import yaml
 from klear.configs.loading import load_profile
 from klear.eval.records import Example, Problem, Sample, problem_id
 from klear.eval.records.tables import read_table
-from klear.flows.stages import run_stages
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
@@ -142,7 +142,7 @@ def cut(root: Path) -> Path:
 def test_published_answers_and_pass_rates_carry_a_whole_run_without_a_teacher(tmp_path):
     settings = load_profile(str(cut(tmp_path)))
     with active(Run(store=Store(tmp_path / "store"), seed=0)):
-        made = run_stages(settings)
+        made = compute(settings)
 
     assert not {"rate", "judge_rate", "sample", "judge_rl"} & set(made)
     traced = len(settings.distill.sources)

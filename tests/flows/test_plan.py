@@ -10,7 +10,7 @@ from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
 from klear.flows.plan import Plan, critical_path, plan, rows, summary
-from klear.flows.stages import run_stages
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.models.train import local_model
 from klear.tasks.planning.source_rows import CHAT_TOKENS
@@ -127,7 +127,7 @@ def test_what_cannot_run_is_said_in_the_plan_and_refused_by_a_run(tmp_path):
     assert problem.startswith("rl_math: 16 prompts a mini-batch cannot be shared by 32 GPUs")
     assert str(literal(problem.partition(": ")[2])) in summary(stages)
     with active(of(tmp_path)), pytest.raises(DoesNotFit, match="rl_math"):
-        run_stages(settings)
+        compute(settings)
     assert not list(tmp_path.iterdir())
 
 

@@ -27,12 +27,14 @@ CHAIN = """
 import json, sys
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
-from klear.flows.stages import calls, compute, needed
+from klear.flows.dag import build_dag, upstream_of
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
 with active(Run(store=Store(load_machine().home / "store"))):
-    results = compute(needed("evaluate_rl_math", calls(load_profile(sys.argv[1]))))
+    settings = load_profile(sys.argv[1])
+    results = compute(settings, calls=upstream_of("evaluate_rl_math", build_dag(settings)))
 print(json.dumps({name: [str(result.folder), result.metrics] for name, result in results.items()}))
 """
 ROWS, HELD_OUT = 16, 4

@@ -9,18 +9,17 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from klear.configs.machine import Machine
-from klear.flows.servers import servers
-from klear.flows.servers.servers import WORKER, ServersError, crash_orphans, refusal, server_command
+from klear.configs.machine import DATABASES, Machine
+from klear.flows.cockpit import servers
+from klear.flows.cockpit.servers import WORKER, ServersError, crash_orphans, refusal, server_command
 
 WORD = "twelve-letters-and-more"
 DATABASE_WORD = "the-word-of-the-database"
 
 
 def machine(home: Path, **changed: Any) -> Machine:
-    database = SecretStr(f"postgresql://klear:{DATABASE_WORD}@db")
-    known: dict[str, Any] = {"password": SecretStr(WORD), "database": database}
-    return Machine(**{"home": home, "store": home / "store", **known, **changed})
+    secrets = {"password": SecretStr(WORD), "database_password": SecretStr(DATABASE_WORD)}
+    return Machine(**{"home": home, "store": home / "store", **secrets, **changed})
 
 
 @pytest.mark.parametrize("name", ["prefect", "mlflow", "worker"])
@@ -32,8 +31,12 @@ def test_no_command_line_holds_a_secret(tmp_path, name):
 
 
 def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_path):
-    monkeypatch.setenv("KLEAR_DATABASE", f"postgresql://klear:{DATABASE_WORD}@db")
-    monkeypatch.setenv("PGPASSWORD", DATABASE_WORD)
+    address = f"postgresql+psycopg2://klear:{DATABASE_WORD}@db/klear"
+    for name in (*DATABASES.values(), "PGPASSWORD", "KLEAR_DATABASE_PASSWORD"):
+        monkeypatch.setenv(name, address)
+    server = servers.process_environment(machine(tmp_path), "mlflow")
+    assert server[DATABASES["mlflow"]] == address
+    assert server["PGPASSWORD"] == DATABASE_WORD
     seen = servers.process_environment(machine(tmp_path), "worker")
     assert not any(DATABASE_WORD in value for value in seen.values())
     assert seen["KLEAR_PASSWORD"] == WORD  # it talks to the servers

@@ -12,27 +12,31 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from home import PATIENCE_S, Home
 from processes import eventually, free_ports
 from sqlalchemy.exc import OperationalError
 
 from klear.configs.loading import load_profile, profiles
 from klear.configs.machine import Machine
-from klear.flows.servers import servers
-from klear.flows.servers.prefect_app import is_worth_a_line
-from klear.flows.servers.servers import (
+from klear.flows.cockpit import servers
+from klear.flows.cockpit.forms import values_of
+from klear.flows.cockpit.prefect_log import WorthALine
+from klear.flows.cockpit.servers import (
     POOL,
     ServersError,
     alive,
     down,
     is_outdated,
     launch,
-    mark_of,
+    members,
     migration,
     post,
     process_environment,
+    record,
     refusal,
     server_command,
+    started,
     stop,
     up,
 )
@@ -51,35 +55,55 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return found
 
 
-def started(tmp_path: Path, script: str, mark: str = "test", **more: str) -> psutil.Process:
+def begun(tmp_path: Path, script: str, **more: str) -> psutil.Process:
     """A shell script as one of our processes; returns when it has printed its first line."""
     log = tmp_path / "test.log"
     log.unlink(missing_ok=True)
-    environment = {**os.environ, **more, servers.MARK: mark}
-    process = launch(["sh", "-c", script], environment, tmp_path, log)
+    process = launch(["sh", "-c", script], {**os.environ, **more}, tmp_path, log)
     while not log.read_text():
         assert is_alive(process)
     return process
 
 
+def noted(machine: Machine, name: str, process: psutil.Process, seconds: float = 0.0) -> None:
+    """As `klear up` notes a server; `seconds` later than it began."""
+    record(machine, name).parent.mkdir(parents=True, exist_ok=True)
+    record(machine, name).write_text(f"[{process.pid}, {process.create_time() + seconds}]")
+
+
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_whole_family_ends_also_behind_a_server_that_was_killed(tmp_path, killed):
-    process = started(tmp_path, "sleep 300 & setsid sleep 300 & echo $!; wait")
+def test_all_that_a_server_started_ends_with_it_also_when_it_was_killed(machine, tmp_path, killed):
+    server = begun(tmp_path, "sleep 300 & echo $!; wait", KLEAR_HOME=str(machine.home))
     child = psutil.Process(int((tmp_path / "test.log").read_text()))
+    noted(machine, "mlflow", server)
     if killed:
-        os.kill(process.pid, signal.SIGKILL)
-        os.waitpid(process.pid, 0)
+        os.kill(server.pid, signal.SIGKILL)
+        os.waitpid(server.pid, 0)
         assert child.is_running()
-    stop(["test"])
-    assert not is_alive(process)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert started(machine, "mlflow") == (server.pid, None)
+        elsewhere = machine.model_copy(update={"home": tmp_path / "other"})
+        noted(elsewhere, "mlflow", server)
+        assert started(elsewhere, "mlflow") == (0, None)  # as if the number were used again
+    stop(started(machine, "mlflow")[0])
+    assert not is_alive(server)
+    assert not is_alive(child)
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(machine, tmp_path):
+    stranger = begun(tmp_path, "echo ready; exec sleep 300")
+    noted(machine, "mlflow", stranger, seconds=-3600.0)
+    assert started(machine, "mlflow") == (0, None)
+    assert members(0) == set()
+    down()
+    assert is_alive(stranger)
+    stop(stranger.pid)
 
 
 def test_a_process_that_ignores_signals_is_killed(tmp_path, monkeypatch):
     patience = {signal.SIGTERM: 0.2, signal.SIGINT: 0.2, signal.SIGKILL: 10.0}
     monkeypatch.setattr(servers, "PATIENCE_S", patience)
-    process = started(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
-    stop(["test"])
+    process = begun(tmp_path, "trap '' TERM INT; echo ready; while :; do sleep 1; done")
+    stop(process.pid)
     assert not is_alive(process)
 
 
@@ -87,17 +111,17 @@ def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
     commands = {"prefect": ["sh", "-c", "echo no database; exit 3"], "mlflow": ["sleep", "300"]}
     waits = ["sleep", "301"]  # the registration, for Prefect
     monkeypatch.setattr(servers, "server_command", lambda _, name: commands.get(name, waits))
-    begun: list[psutil.Process] = []
+    launched: list[psutil.Process] = []
 
     def remembered(*args: Any) -> psutil.Process:
-        begun.append(launch(*args))
-        return begun[-1]
+        launched.append(launch(*args))
+        return launched[-1]
 
     monkeypatch.setattr(servers, "launch", remembered)
     with pytest.raises(ServersError, match=r"prefect ended while starting(.|\n)*no database"):
         up()
-    assert len(begun) == len(commands)
-    assert not any(map(is_alive, begun))
+    assert len(launched) == len(commands)
+    assert not any(map(is_alive, launched))
     assert waits not in [p.cmdline() for p in descendants(os.getpid())]
     assert alive(machine) == {}
 
@@ -105,13 +129,11 @@ def test_a_failed_start_leaves_nothing_running(machine, monkeypatch):
 def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
     machine, tmp_path, monkeypatch, capsys
 ):
-    """What a server started has its mark, too, and is not taken for it."""
     (tmp_path / "mlflow.py").write_text("import time; print('ready', flush=True); time.sleep(300)")
-    ours, words = mark_of(machine, "mlflow"), server_command(machine, "mlflow")
     environment = {**process_environment(machine, "mlflow"), "PYTHONPATH": str(tmp_path)}
-    child = started(tmp_path, f"exec {sys.executable} {tmp_path}/mlflow.py", ours, **environment)
-    assert alive(machine) == {}
-    old = started(tmp_path, f"exec {shlex.join(words)}", ours, **environment)
+    command = shlex.join(server_command(machine, "mlflow"))
+    old = begun(tmp_path, f"exec {command}", **environment)
+    noted(machine, "mlflow", old)
     assert alive(machine) == {"mlflow": old}
     monkeypatch.setenv("NO_PROXY", "another-shell")
     assert not is_outdated(machine, "mlflow", old)
@@ -124,7 +146,6 @@ def test_a_server_with_other_settings_than_now_is_named_and_left_alone(
     down()
     assert capsys.readouterr().out == f"ended mlflow (pid {old.pid})\n"
     assert not is_alive(old)
-    assert not is_alive(child)
 
 
 class Klear(Home):
@@ -151,12 +172,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Klear]:
 
 @pytest.mark.system
 class TestRealServers:
-    def test_every_profile_has_a_short_form_and_one_with_all_its_settings(self, running):
-        whole = {f"{name}-advanced": name for name in profiles()}
-        assert set(running.forms()) == {*profiles(), *whole, "stage", "ablation"}
-        for form_name, name in whole.items():
-            form = running.forms()[form_name]
-            assert form["parameters"]["settings"] == load_profile(name).model_dump(mode="json")
+    def test_every_profile_has_a_form_that_begins_with_its_values(self, running: Klear) -> None:
+        forms = running.forms()
+        assert set(forms) == {*profiles(), "stage", "ablation"}
+        for name in profiles():
+            parameters = forms[name]["parameters"]
+            assert {**values_of(load_profile(name)), "profile": name}.items() <= parameters.items()
+        for form in forms.values():
             assert form["enforce_parameter_schema"]
             assert form["concurrency_options"]["collision_strategy"] == "ENQUEUE"
             assert form["global_concurrency_limit"]["limit"] == 1
@@ -251,26 +273,30 @@ def test_a_schedule_makes_runs_and_an_idle_server_logs_no_error(tmp_path: Path) 
     assert "ERROR" not in lines, lines[lines.index("ERROR") - 100 :][:5000]
 
 
-def record(error: Exception, task: str) -> logging.LogRecord:
-    about = (type(error), error, None)
-    return logging.LogRecord("docket", logging.ERROR, "", 0, "↩ [%s] %s", ("4ms", task), about)
+def failure(error: Exception, task: str) -> logging.LogRecord:
+    cause = (type(error), error, None)
+    return logging.LogRecord("docket", logging.ERROR, "", 0, "↩ [%s] %s", ("4ms", task), cause)
 
 
 def test_only_the_race_that_prefect_loses_at_every_poll_is_left_out_of_its_log() -> None:
     locked = OperationalError("UPDATE", {}, sqlite3.OperationalError("database is locked"))
     full = OperationalError("UPDATE", {}, sqlite3.OperationalError("database or disk is full"))
     poll, scheduler = "mark_deployments_ready(work_queue_ids=...)", "schedule_deployments()"
-    assert not is_worth_a_line(record(locked, poll))
-    assert is_worth_a_line(record(locked, scheduler))
-    assert is_worth_a_line(record(full, poll))
-    assert is_worth_a_line(record(ValueError("x"), poll))
+    config = yaml.safe_load(servers.PREFECT_LOG.read_text())
+    assert config["loggers"]["docket.dependencies"]["filters"] == ["worth_a_line"]
+    assert config["filters"]["worth_a_line"]["()"] == f"{WorthALine.__module__}.WorthALine"
+    shown = WorthALine().filter
+    assert not shown(failure(locked, poll))
+    assert shown(failure(locked, scheduler))
+    assert shown(failure(full, poll))
+    assert shown(failure(ValueError("x"), poll))
 
 
 def test_the_database_of_an_older_mlflow_is_named_with_the_commands(tmp_path: Path) -> None:
     machine = machine_in(tmp_path, 1, 2)
     log = "Detected out-of-date database schema (found version 758, but expected dc1)."
     file, python = f"{tmp_path}/mlflow/mlflow.db", Path(sys.executable)
-    told = migration(machine, log).splitlines()
-    assert told[0].endswith(f"First cp {file} {file}.old, then:")
-    assert told[1] == f"{python.parent}/mlflow db upgrade sqlite:///{file}"
+    lines = migration(machine, log).splitlines()
+    assert lines[0].endswith(f"First cp {file} {file}.old, then:")
+    assert lines[1] == f"{python.parent}/mlflow db upgrade sqlite:///{file}"
     assert migration(machine, "address already in use") == ""

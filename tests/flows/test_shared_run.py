@@ -30,7 +30,7 @@ import json, sys
 from pathlib import Path
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
-from klear.flows.stages import run_stages
+from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.observe.terminal import LogDisplay
 from klear.tasks.store.shared import open_store
@@ -42,7 +42,7 @@ class Told(LogDisplay):
 
 store = open_store(load_machine())
 with active(Run(store=store, observers=(Told(),))):
-    page = run_stages(load_profile(sys.argv[1]))["report"]
+    page = compute(load_profile(sys.argv[1]))["report"]
     store.fetch(page)
 print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text())]))
 """

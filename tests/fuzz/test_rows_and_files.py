@@ -20,7 +20,7 @@ from klear.eval.programs.formats import parse_suite, pickled_text, unpack_tests
 from klear.eval.records import Problem, Rejected, TestSuite
 from klear.eval.records.row_files import Row, read_rows
 from klear.eval.records.tables import read_table, write_table
-from klear.flows.cli.decontaminate import filter_rows
+from klear.flows.cli.filter_rows import filter_rows
 from klear.tasks.data.sources import Collected, checked
 from tests.tasks.pages_by_hand import Elements, page_of
 

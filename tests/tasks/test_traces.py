@@ -15,7 +15,7 @@ from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample, problem_id
 from klear.eval.records.tables import read_table
-from klear.flows.stages import calls
+from klear.flows.dag import build_dag
 from klear.tasks.answers.difficulty import Difficulty, difficulty
 from klear.tasks.answers.distill import distill
 from klear.tasks.answers.filter_rl import filter_rl
@@ -89,7 +89,7 @@ def graph_of(source: str, **told: Any) -> tuple[Source, dict[str, tuple[str, ...
     told |= {"collect": {"sources": [{"use": source}]}}
     benchmarks = {"sources": [{"use": "aime24"}]}
     settings = Pipeline.model_validate({"profile": "x", "benchmarks": benchmarks, **told})
-    inputs = {name: call.inputs for name, call in calls(settings).items()}
+    inputs = {name: call.inputs for name, call in build_dag(settings).items()}
     return settings.collect.to_read(0), inputs
 
 

@@ -1,4 +1,4 @@
-"""Prefect's server for `klear up`, with one traceback fewer in every two seconds of its log.
+"""Keeps one traceback in every two seconds out of the log of Prefect's server (prefect_log.yaml).
 
 Each poll of a worker makes the server start two tasks at once: one writes the time of the poll
 to the work queues, the other reads the deployments and then writes to them. With SQLite the second
@@ -7,21 +7,15 @@ later. Prefect 3.8.8 holds the database from the start; it needs a newer fastapi
 """
 
 import logging
-from typing import Any
 
-from prefect.server.api.server import create_app
 from sqlalchemy.exc import OperationalError
 
 
-def is_worth_a_line(record: logging.LogRecord) -> bool:
+class WorthALine(logging.Filter):
     """Not of that task where it lost that race and will be tried again. Its fifth failure, of which
     it is not tried again, is logged by another logger."""
-    error = record.exc_info[1] if record.exc_info else None
-    locked = isinstance(error, OperationalError) and "database is locked" in str(error.orig)
-    return not (locked and "mark_deployments_ready(" in record.getMessage())
 
-
-def prefect_app() -> Any:
-    """What `uvicorn --factory` serves."""
-    logging.getLogger("docket.dependencies").addFilter(is_worth_a_line)
-    return create_app()
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        locked = isinstance(error, OperationalError) and "database is locked" in str(error.orig)
+        return not (locked and "mark_deployments_ready(" in record.getMessage())

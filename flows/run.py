@@ -1,18 +1,17 @@
-"""The whole way from a base model to a reasoning model, which every form of a profile runs, and
-what every flow run shows on its pages in Prefect and MLflow: its plan, its report, a link between
-them.
+"""The whole way from a base model to a reasoning model, and what every run shows on its pages in
+Prefect and MLflow: its plan, its report, a link between them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
-from coolname.data import config as names  # which Prefect has its words from
-
-from ..configs.loading import differences
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
+from ..tasks.answers.judge import judge
 from ..tasks.engine.events import Planned
+from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.prefect import show_link, show_markdown, show_table, this_flow_run
 from ..tasks.observe.registry import log_complete
 from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
@@ -21,52 +20,72 @@ from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
 from ..tasks.store.lineage import CompleteRun, note_complete
 from ..tasks.store.store import Artifact
+from ..training.sizing import refuse
+from .dag import StageCall, build_dag
 from .plan import Plan, plan, rows, summary
-from .stages import run_stages
+from .request import Request
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
-_GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
-_GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
-# By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
-_BY_SERVER = {word for part in names.values() for word in part.get("words", ())}
 
 
-def typed_name() -> str:
-    """What somebody called this run in its form; '' where Prefect made up a name."""
-    name = this_flow_run().name
-    by_server = "-" in name and _BY_SERVER.issuperset(name.split("-"))
-    return "" if by_server or re.fullmatch(rf"({_GREEK})\d*(-[a-z]+)+", name) else name
-
-
-def run_pipeline(settings: Pipeline, until: str, force: Sequence[str], verify: bool) -> str:
+def run_pipeline(request: Request, until: str, force: frozenset[str], verify: bool) -> str:
     """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
-    asked = {"force": frozenset(force), "verify": verify}
-    with run_context(run_spec(settings, "pipeline", key_of(settings), **asked)) as run:
+    settings = request.settings
+    spec = run_spec(request, "pipeline", key_of(settings), force=force, verify=verify)
+    with run_context(spec) as run:
         stages = plan(settings, run, until)
         publish_plan(stages, run)
         if any(stage.action != "reuse" for stage in stages):
             run.tracker.put("its charts", lambda s: s.tag(run.run_id, tags_of("computing")))
         run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
-        made = run_stages(settings, until)
-        if "report" not in made:
+        results = compute(settings, until)
+        if "report" not in results:
             return f"stopped after {until}"
-        report = made["report"]
-        at = run.store.manifest(report).made
-        run.tracker.log(run.run_id, accuracy_by_stage(made), at)
-        log_complete(run.tracker, run.run_id, made)
+        report = results["report"]
+        moment = run.store.manifest(report).made
+        run.tracker.log(run.run_id, accuracy_by_stage(results), moment)
+        log_complete(run.tracker, run.run_id, results)
         publish_report(report, {}, run)
         flow_run = this_flow_run()
-        ids = {"flow_run": flow_run.id, "mlflow_run": run.run_id, "name": flow_run.name}
-        ids |= {"profile": settings.profile, "report": report.key}
-        note_complete(run.store, CompleteRun(seed=settings.seed, **ids))
+        complete = CompleteRun(
+            flow_run=flow_run.id,
+            mlflow_run=run.run_id,
+            name=flow_run.name,
+            profile=settings.profile,
+            seed=settings.seed,
+            report=report.key,
+        )
+        note_complete(run.store, complete)
         return str(report.folder)
 
 
-def accuracy_by_stage(made: Mapping[str, Artifact]) -> dict[str, dict[int, float]]:
+def compute(
+    settings: Pipeline, until: str = "", calls: Iterable[StageCall] = ()
+) -> dict[str, Artifact]:
+    """The results of a run's stages up to `until`, or of these calls alone, by name; those that do
+    not need each other run side by side. Raises DoesNotFit before the first stage when the
+    topology's machines cannot run one of them."""
+    graph: dict[str, Node[Artifact]] = {}
+    for call in calls or build_dag(settings).values():
+        work = partial(call.stage, settings=call.settings)
+        graph[call.stage.name] = Node(call.inputs, work, every_core=call.stage.body is judge.body)
+        if call.stage.name == until:
+            break
+    refuse(settings, [*graph])
+    return run_graph(graph)
+
+
+def compute_one(call: StageCall, *inputs: Artifact) -> Artifact:
+    """The result of one stage, in a thread as those of a run: there it is watched."""
+    name, work = call.stage.name, partial(call.stage, *inputs, settings=call.settings)
+    return run_graph({name: Node((), work)})[name]
+
+
+def accuracy_by_stage(results: Mapping[str, Artifact]) -> dict[str, dict[int, float]]:
     """`aime24/avg` at 0 to 3: base, SFT, math RL, code RL; what runs are compared by."""
     curves: dict[str, dict[int, float]] = {}
     for step, model in enumerate(MODELS):
-        scores = made.get(f"evaluate_{model}")
+        scores = results.get(f"evaluate_{model}")
         for name, value in scores.metrics.items() if scores else ():
             if name.endswith("/avg"):
                 curves.setdefault(name, {})[step] = value
@@ -108,12 +127,16 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun
 
 
 def run_spec(
-    settings: Pipeline,
+    request: Request,
     kind: Literal["pipeline", "stage", "ablation", "cell"],
     meaning: str,
-    **more: Any,
+    **fields: Any,
 ) -> RunSpec:
-    """A run of the whole or of a part of what `settings` say; `more` fields may replace them."""
-    said = {"resolved": settings.model_dump(mode="json"), "changed": tuple(differences(settings))}
-    said |= {"stall_minutes": settings.stall_minutes}
-    return RunSpec(kind, settings.profile, settings.seed, meaning, **{**said, **more})
+    """A run of the whole or of a part of a request; `fields` may replace what it says."""
+    settings = request.settings
+    defaults = {
+        "resolved": settings.model_dump(mode="json"),
+        "changed": request.changed,
+        "stall_minutes": settings.stall_minutes,
+    }
+    return RunSpec(kind, settings.profile, settings.seed, meaning, **defaults | fields)

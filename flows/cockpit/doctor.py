@@ -15,7 +15,7 @@ from pathlib import Path
 from ...configs.files import PACKAGE
 from ...configs.machine import Machine, load_machine
 from ...configs.settings.judging import JudgeRuntime, JudgeSettings
-from .servers import alive, database_trouble, port_trouble, refusal, servers_here
+from .servers import alive, port_trouble, refusal, servers_here
 
 MIN_FREE_GB = 5.0
 SECONDS = {"store": 30.0, "ray": 75.0}
@@ -33,10 +33,10 @@ def doctor() -> int:
     good = True
     for name, check in checks(load_machine()).items():
         try:
-            mark, said = "✓", check()
+            mark, line = "✓", check()
         except (RuntimeError, OSError, ImportError, subprocess.SubprocessError) as error:
-            mark, said, good = "✗", str(error), False
-        print(f"{mark} {name:10} {' '.join(said.split())}", flush=True)
+            mark, line, good = "✗", str(error), False
+        print(f"{mark} {name:10} {' '.join(line.split())}", flush=True)
     return 0 if good else 1
 
 
@@ -87,23 +87,20 @@ def sandbox() -> str:
 
 
 def server(machine: Machine, name: str) -> str:
-    """It lets us in; or its port is free, and its Postgres has a database for it."""
+    """It lets us in, or its port is free."""
     to_start = name in servers_here(machine) and name not in alive(machine)
     if wrong := (port_trouble if to_start else refusal)(machine, name):
         raise RuntimeError(wrong)
-    postgres = machine.postgres
-    if to_start and postgres and (wrong := database_trouble(postgres, name)):
-        raise RuntimeError(f"Postgres at {postgres.place}: {wrong}")
     return "not running; its port is free" if to_start else "lets us in"
 
 
 def disk(store: Path) -> str:
-    place = next(folder for folder in (store, *store.parents) if folder.exists())
-    free = shutil.disk_usage(place).free / 1e9
-    said = f"{free:.0f} GB free at {place}"
+    parent = next(folder for folder in (store, *store.parents) if folder.exists())
+    free = shutil.disk_usage(parent).free / 1e9
+    line = f"{free:.0f} GB free at {parent}"
     if free < MIN_FREE_GB:
-        raise RuntimeError(f"{said}; {MIN_FREE_GB:.0f} GB are needed")
-    return said
+        raise RuntimeError(f"{line}; {MIN_FREE_GB:.0f} GB are needed")
+    return line
 
 
 def gpu() -> str:
@@ -111,10 +108,10 @@ def gpu() -> str:
     if shutil.which("nvidia-smi") is None:
         return "none; the tiny profile runs without, the others need one"
     query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    found = subprocess.run(query, capture_output=True, text=True, timeout=30)
-    names = "; ".join(found.stdout.strip().splitlines())
-    if found.returncode or not names:
-        raise RuntimeError(f"nvidia-smi says: {found.stderr or names}")
+    smi = subprocess.run(query, capture_output=True, text=True, timeout=30)
+    names = "; ".join(smi.stdout.strip().splitlines())
+    if smi.returncode or not names:
+        raise RuntimeError(f"nvidia-smi says: {smi.stderr or names}")
     if lock_file().name == "requirements-cpu.lock":
         raise RuntimeError(f"{names}; torch is a CPU build: install requirements-gpu.lock")
     return names
@@ -130,10 +127,10 @@ def ask(what: str, address: str) -> str:
         if done.returncode == 0:
             return f"{address}: {done.stdout}"
         error = done.stderr.strip().rpartition("\n")[2]  # the last line of a traceback
-        said = error.partition(": ")[2] or error
+        reason = error.partition(": ")[2] or error
     except subprocess.TimeoutExpired:
-        said = f"no answer in {SECONDS[what]:g} s"
-    raise RuntimeError(f"{address}: {said}; {FIXES[what]}")
+        reason = f"no answer in {SECONDS[what]:g} s"
+    raise RuntimeError(f"{address}: {reason}; {FIXES[what]}")
 
 
 def try_store(url: str) -> str:

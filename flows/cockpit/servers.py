@@ -1,15 +1,17 @@
 """`klear up`, `klear down` and `klear serve`: a Prefect server, an MLflow server and a worker.
 
-Everything they own lies below the home folder (databases unless they are in Postgres, results,
-logs). `klear up` starts what is missing and leaves nothing of a failed start behind. A server whose
-address is set (KLEAR_PREFECT_URL, KLEAR_MLFLOW_URL) is somebody else's to start.
+Everything they own lies below the home folder (databases unless the servers' own variables name
+others, results, logs). `klear up` starts what is missing and leaves nothing of a failed start
+behind. A server whose address is set (KLEAR_PREFECT_URL, KLEAR_MLFLOW_URL) is somebody else's to
+start.
 
-No password is on a command line: what is secret goes through the environment. So does what a
-process is, of which home and with which settings, to all that it starts: no file has to say what
-runs (pids are reused, pid files outlive reboots). Our few calls to Prefect's API do not wait for
-`import prefect` (seconds).
+Each runs in a session of its own, which all that it starts belongs to, also after its death. The
+home folder notes which process it is, with the moment it began: pids are reused. No password is on
+a command line: what is secret goes through the environment. Our few calls to Prefect's API do not
+wait for `import prefect` (seconds).
 """
 
+import json
 import os
 import shlex
 import signal
@@ -17,9 +19,8 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from types import FrameType
@@ -29,7 +30,7 @@ import httpx
 import psutil
 
 from ...configs.files import locked, replace_text
-from ...configs.machine import MLFLOW_AUTH, Machine, Postgres, load_machine, server_environment
+from ...configs.machine import DATABASES, MLFLOW_AUTH, Machine, load_machine, server_environment
 from ...tasks.engine.scheduler import log_tail
 from ...tasks.engine.supervise import descendants, is_alive
 
@@ -41,11 +42,12 @@ _UNDER_WAY = {
     "deployment_id": {"is_null_": False},  # from a form, so in the hands of a worker
 }
 NAMES = ("prefect", "mlflow", "worker")
-MARK = "KLEAR_SERVER_MARK"
 SILENT = "does not answer at"
-NOT_FOR_WORKERS = ("KLEAR_DATABASE", "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
+NOT_FOR_WORKERS = (*DATABASES.values(), "KLEAR_DATABASE_PASSWORD", "PGPASSWORD")
 PATIENCE_S = {signal.SIGTERM: 6.0, signal.SIGINT: 4.0, signal.SIGKILL: 5.0}
 REGISTRATION_S = 300.0
+CLOCK_S = 2.0  # what a corrected clock may move the start of a process by
+PREFECT_LOG = Path(__file__).with_name("prefect_log.yaml")
 
 
 class ServersError(RuntimeError):
@@ -116,15 +118,15 @@ def server_command(machine: Machine, name: str) -> list[str]:
     host, secret = ["--host", machine.host], machine.password.get_secret_value()
     module, *words = {
         # What `prefect server start --background` runs, without the command line around it.
-        "prefect": ["uvicorn", "--factory", "klear.flows.servers.prefect_app:prefect_app",
-                    *host, "--port", str(machine.prefect_port)],
+        "prefect": ["uvicorn", "--factory", "prefect.server.api.server:create_app", "--log-config",
+                    str(PREFECT_LOG), *host, "--port", str(machine.prefect_port)],
         "mlflow": ["mlflow", "server", "--workers", "1", *host, "--port", str(machine.mlflow_port),
                    "--artifacts-destination", f"{machine.home}/mlflow/artifacts",
                    *(["--app-name", "basic-auth"] if secret else [])],
         # The name is the same after a restart, for `crash_orphans`.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
                    "--name", WORKER, "--limit", str(machine.worker_limit)],
-        "registration": ["klear.flows.forms.registration"],
+        "registration": ["klear.flows.cockpit.registration"],
     }[name]  # fmt: skip
     return [sys.executable, "-P", "-m", module, *words]
 
@@ -137,86 +139,65 @@ def process_environment(machine: Machine, name: str) -> dict[str, str]:
 
 
 def prepare(machine: Machine, name: str) -> None:
-    """Make what the command needs; ServersError for a Postgres that fails for a minute."""
+    """Make what the command needs."""
     for folder in ("prefect", "mlflow/artifacts", "logs"):
         (machine.home / folder).mkdir(parents=True, exist_ok=True)
-    if name in ("prefect", "mlflow") and (postgres := machine.postgres):
-        deadline = time.monotonic() + 60.0
-        while wrong := database_trouble(postgres, name):
-            if time.monotonic() > deadline:
-                raise ServersError(f"Postgres at {postgres.place}: {wrong}")
-            time.sleep(0.5)
     if name == "mlflow" and machine.password.get_secret_value():
         # MLflow's users: in its own database, or in a file beside it. Others may only read.
-        beside = f"sqlite:///{machine.home}/mlflow/auth.db"
-        database = machine.mlflow_database if machine.postgres else beside
+        database = server_environment(machine, name)[DATABASES[name]]
+        if database.startswith("sqlite"):
+            database = f"sqlite:///{machine.home}/mlflow/auth.db"
         template = Path(__file__).with_name("mlflow_auth.ini").read_text()
         text = template.format(database=database.replace("%", "%%"), user=machine.user)
         replace_text(machine.home / MLFLOW_AUTH, text)
 
 
-def database_trouble(postgres: Postgres, server: str) -> str:
-    """Why the database of a server cannot be used, in a line; '' if it can. One that is missing is
-    made; the servers themselves migrate it."""
-    import psycopg2
+def record(machine: Machine, name: str) -> Path:
+    """The file that says which process `klear up` started as this server."""
+    return machine.home / "servers" / f"{name}.json"
 
-    name = postgres.database(server)
 
-    def connect(database: str) -> Any:
-        return psycopg2.connect(
-            postgres.url("postgresql", database),
-            password=postgres.password or None,  # None: PGPASSWORD, ~/.pgpass
-            connect_timeout=5,
-        )
-
+def started(machine: Machine, name: str) -> tuple[int, psutil.Process | None]:
+    """The session of the server that was started last (0: none was), and its process if it lives.
+    A pid that is by now somebody else's has no session of ours any more."""
     try:
-        connect(name).close()
-    except psycopg2.Error as error:
-        wrong = " ".join(str(error).split()) or type(error).__name__
-        if f'database "{name}" does not exist' not in wrong:
-            return wrong
-        try:
-            with closing(connect("postgres")) as session:
-                session.autocommit = True  # CREATE DATABASE runs in no transaction
-                # Two at once must not share template1 with whoever looks at it.
-                session.cursor().execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
-        except psycopg2.Error as refused:
-            return f"{wrong} ({' '.join(str(refused).split())}); let an administrator make it"
-    return ""
-
-
-def mark_of(machine: Machine, name: str) -> str:
-    """What `klear up` writes into the environment of a server."""
-    return f"{name} of {machine.home}"
-
-
-def family(mark: str) -> set[psutil.Process]:
-    """The server of this mark and all that it started, also when it is gone itself."""
-    found: set[psutil.Process] = set()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it ended, or is another user's
-            if process.environ().get(MARK) == mark:
-                found |= {process, *descendants(process.pid)}
-    return {process for process in found if is_alive(process)}
+        pid, began = json.loads(record(machine, name).read_text())
+        process = psutil.Process(pid)
+    except FileNotFoundError:
+        return 0, None
+    except psutil.NoSuchProcess:  # its number may be that of another dead session by now
+        return (pid if any(is_of(machine, p) for p in members(pid)) else 0), None
+    ours = abs(process.create_time() - began) < CLOCK_S
+    return (pid, process if is_alive(process) else None) if ours else (0, None)
 
 
 def alive(machine: Machine) -> dict[str, psutil.Process]:
-    """What `klear up` started and is running, by name. A process that one of them started has its
-    mark, too, and is told apart by its command."""
-    names = {mark_of(machine, name): name for name in NAMES}
-    found: dict[str, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            name = names.get(process.environ().get(MARK, ""))
-            if name and process.cmdline()[1:4] == server_command(machine, name)[1:4]:
-                found[name] = process
-    return found
+    """What `klear up` started and is running, by name."""
+    processes = ((name, started(machine, name)[1]) for name in NAMES)
+    return {name: process for name, process in processes if process}
+
+
+def members(session: int) -> set[psutil.Process]:
+    """The living processes of a session, and those below them in sessions of their own."""
+    processes: set[psutil.Process] = set()
+    for process in psutil.process_iter() if session else ():
+        with suppress(OSError, psutil.Error):  # it ended
+            if os.getsid(process.pid) == session:
+                processes |= {process, *descendants(process.pid)}
+    return {process for process in processes if is_alive(process)}
+
+
+def is_of(machine: Machine, process: psutil.Process) -> bool:
+    """Whether a process was started for this home."""
+    with suppress(psutil.Error):
+        return process.environ().get("KLEAR_HOME") == str(machine.home)
+    return False
 
 
 def is_outdated(machine: Machine, name: str, process: psutil.Process) -> bool:
     """Whether it would be started with another command or other settings by now."""
-    told, asked = process.environ(), server_environment(machine, name)
-    changed = (n for n, value in asked.items() if told.get(n) != value)
+    before, now = process.environ(), server_environment(machine, name)
+    changed = (n for n, value in now.items() if before.get(n) != value)
     command = server_command(machine, name)
     return process.cmdline()[1:] != command[1:] or any(n.upper() != "NO_PROXY" for n in changed)
 
@@ -226,17 +207,19 @@ def registration(machine: Machine) -> Iterator[Callable[[], None]]:
     """What makes the web forms anew once the server answers; raises ServersError. It runs in a
     process, which imports Prefect until it is called."""
     prepare(machine, "registration")
-    about: Any = {"env": process_environment(machine, ""), "cwd": machine.home, "text": True}
-    about |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(server_command(machine, "registration"), **about) as process:
+    command, environment = server_command(machine, "registration"), process_environment(machine, "")
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(
+        command, **pipes, env=environment, cwd=machine.home, text=True
+    ) as process:
 
         def register() -> None:
             try:
-                said, _ = process.communicate(timeout=REGISTRATION_S)
+                output, _ = process.communicate(timeout=REGISTRATION_S)
             except subprocess.TimeoutExpired as error:
                 raise ServersError(f"the forms could not be registered: {error}") from error
             if process.returncode:
-                raise ServersError(f"the forms could not be registered:\n{said}")
+                raise ServersError(f"the forms could not be registered:\n{output}")
 
         try:
             yield register
@@ -244,18 +227,18 @@ def registration(machine: Machine) -> Iterator[Callable[[], None]]:
             process.kill()
 
 
-def start(machine: Machine, name: str, mark: str, log: Path | None = None) -> psutil.Process:
-    """Start `prefect`, `mlflow` or `worker`, once what it needs is there. Raises ServersError."""
+def start(machine: Machine, name: str, log: Path | None = None) -> psutil.Process:
+    """Start `prefect`, `mlflow` or `worker`."""
     prepare(machine, name)
-    environment = {**process_environment(machine, name), MARK: mark}
+    environment = process_environment(machine, name)
     return launch(server_command(machine, name), environment, machine.home, log)
 
 
 def launch(
     command: Sequence[str], environment: Mapping[str, str], cwd: Path, log: Path | None = None
 ) -> psutil.Process:
-    """Start a process in a session of its own; `environment` is all that it sees, its mark among
-    it; `log` is appended to (None: it writes where we do)."""
+    """Start a process in a session of its own; `environment` is all that it sees; `log` is appended
+    to (None: it writes where we do)."""
     with log.open("ab") if log else nullcontext() as file:
         process = subprocess.Popen(
             command,
@@ -267,24 +250,21 @@ def launch(
             env=environment,
         )
     process.returncode = 0  # it outlives us on purpose: no "still running" warning
-    found = psutil.Process(process.pid)
-    while is_alive(found) and found not in family(environment[MARK]):
-        time.sleep(0.001)  # its environment cannot be read until exec is done
-    return found
+    return psutil.Process(process.pid)
 
 
-def stop(marks: Iterable[str]) -> None:
-    """End the servers of these marks with all that they started: TERM, then INT, then KILL. Two
-    signals because a Prefect worker only forwards the first one and lives on."""
-    members: set[psutil.Process] = set()
+def stop(*sessions: int) -> None:
+    """End all of these sessions: TERM, then INT, then KILL. Two signals because a Prefect worker
+    only forwards the first one and lives on."""
+    processes: set[psutil.Process] = set()
     for sign, patience in PATIENCE_S.items():
-        members |= {member for mark in marks for member in family(mark)}
-        for member in members:
+        processes |= {process for session in sessions for process in members(session)}
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
-                member.send_signal(sign)
-        _, left = psutil.wait_procs(members, timeout=patience)
-        members = set(filter(is_alive, left))  # what is left of others' children is a zombie
-        if not members:
+                process.send_signal(sign)
+        _, left = psutil.wait_procs(processes, timeout=patience)
+        processes = set(filter(is_alive, left))  # what is left of others' children is a zombie
+        if not processes:
             return
 
 
@@ -319,15 +299,15 @@ def up() -> None:
         if outdated := [name for name, p in running.items() if is_outdated(machine, name, p)]:
             names = ", ".join(outdated)
             raise ServersError(f"settings have changed since {names} started: first `klear down`")
-        missing = [mark_of(machine, name) for name in NAMES if name not in running]
-        stop(missing)  # what they left behind
+        missing = [name for name in NAMES if name not in running]
+        stop(*(started(machine, name)[0] for name in missing))  # what they left behind
         try:
             begun = _start_missing(machine, running)
         except BaseException:
-            stop(missing)
+            stop(*(started(machine, name)[0] for name in missing))
             raise
-        took = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
-        print(took if begun else "already up")
+        summary = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
+        print(summary if begun else "already up")
         print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_url}")
 
 
@@ -340,7 +320,9 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
         return machine.home / "logs" / f"{name}.log"
 
     def begin(name: str) -> None:
-        begun[name] = start(machine, name, mark_of(machine, name), log_of(name))
+        process = begun[name] = start(machine, name, log_of(name))
+        record(machine, name).parent.mkdir(exist_ok=True)
+        replace_text(record(machine, name), json.dumps([process.pid, process.create_time()]))
 
     def starts(name: str) -> bool:
         if name in begun and not is_alive(begun[name]):
@@ -374,8 +356,10 @@ def migration(machine: Machine, log: str) -> str:
     if "out-of-date database schema" not in log:
         return ""
     file = machine.home / "mlflow/mlflow.db"
-    copy = "back it up" if machine.postgres else shlex.join(["cp", f"{file}", f"{file}.old"])
-    upgrade = [f"{Path(sys.executable).parent}/mlflow", "db", "upgrade", machine.mlflow_database]
+    database = server_environment(machine, "mlflow")[DATABASES["mlflow"]]
+    is_ours = database.endswith(f"{file}")
+    copy = shlex.join(["cp", f"{file}", f"{file}.old"]) if is_ours else "back it up"
+    upgrade = [f"{Path(sys.executable).parent}/mlflow", "db", "upgrade", database]
     return (
         "MLflow does not read its database, which an older MLflow wrote. First "
         f"{copy}, then:\n{shlex.join(upgrade)}\nand `klear up` again"
@@ -396,8 +380,11 @@ def down() -> None:
     machine = load_machine()
     with locked(machine.home / "servers.lock"):
         running = alive(machine)
-        stop([mark_of(machine, "worker")])  # it needs the server to sign off
-        stop([mark_of(machine, name) for name in NAMES])
+        sessions = {name: started(machine, name)[0] for name in NAMES}
+        stop(sessions.pop("worker"))  # it needs the server to sign off
+        stop(*sessions.values())
+        for name in NAMES:
+            record(machine, name).unlink(missing_ok=True)
     for name, process in running.items():
         print(f"ended {name} (pid {process.pid})")
     if not running:
@@ -421,11 +408,10 @@ def serve(name: Literal["prefect", "mlflow", "worker"], /) -> int:
             await_server(machine, "prefect")
             create_pool(machine)
             register()
-    mark = uuid.uuid4().hex  # no matter for `klear down`
-    process = start(machine, name, mark)  # in a session of its own: Ctrl-C reaches us alone
+    process = start(machine, name)  # in a session of its own: Ctrl-C reaches us alone
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
     finally:
-        stop([mark])
+        stop(process.pid)
     print(f"{name} ended with exit code {code}", file=sys.stderr, flush=True)
     return code if code >= 0 else os.EX_SOFTWARE

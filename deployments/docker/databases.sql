@@ -1,0 +1,2 @@
+CREATE DATABASE klear_prefect;
+CREATE DATABASE klear_mlflow;

@@ -1,0 +1,1 @@
+"""What Prefect's pages offer, and the servers behind them."""

@@ -1,1 +1,0 @@
-"""What the Prefect UI offers."""

@@ -1,0 +1,38 @@
+"""What somebody asks for: a profile with changes, beside what it says without them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from ..configs.loading import Profile, differences, run_name
+from ..configs.settings.explain import ConfigError
+from ..configs.settings.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Request:
+    """A pipeline, and its profile unchanged."""
+
+    settings: Pipeline
+    profile: Pipeline
+
+    @classmethod
+    def of(cls, profile: Profile, overrides: Sequence[str]) -> Self:
+        """Raises ConfigError with all that is wrong."""
+        return cls(profile.pipeline(overrides), profile.pipeline())
+
+    def refuse_left_out(self, *stages: str) -> None:
+        """Raise ConfigError for a stage that the profile does not have."""
+        if left_out := sorted(self.settings.stages_left_out & {*stages}):
+            wrong = f"is no stage of the profile {self.settings.profile}"
+            raise ConfigError(f"{stage} {wrong}" for stage in left_out)
+
+    @property
+    def name(self) -> str:
+        """`tiny-seed0 · sft.learning_rate=1e-4`."""
+        return run_name(self.settings, self.profile)
+
+    @property
+    def changed(self) -> tuple[tuple[str, str], ...]:
+        """Dotted names and new values of what differs from the profile."""
+        return tuple(differences(self.settings, self.profile))

@@ -1,1 +1,0 @@
-"""The Prefect server, the MLflow server and the worker."""
