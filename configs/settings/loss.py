@@ -20,7 +20,7 @@ from pydantic import (
 from .base import Settings
 from .explain import nearest
 
-BelowOne = Annotated[float, Field(gt=0, lt=1)]
+Epsilon = Annotated[float, Field(gt=0, lt=1)]
 
 
 class LossSettings(Settings):
@@ -37,7 +37,7 @@ class LossSettings(Settings):
 class Clipped(LossSettings):
     """Two bounds (Eq. 5)."""
 
-    eps_low: BelowOne = 0.2
+    eps_low: Epsilon = 0.2
     """ε low (Eq. 5): tokens with δ below 1 - ε are clipped; §2.3: 0.2"""
     eps_high: PositiveFloat = 0.28
     """ε high (Eq. 5): tokens with δ above 1 + ε are clipped; §4.1: 0.28"""
@@ -82,7 +82,7 @@ class GRPO(DualClipped):
     """Clipping with one bound (Eq. 3)."""
 
     name: Literal["grpo"] = "grpo"
-    eps: BelowOne = 0.2
+    eps: Epsilon = 0.2
     """ε (Eq. 3): tokens with δ outside of 1 ± ε are clipped"""
 
     @property

@@ -218,6 +218,8 @@ def test_every_constant_of_every_loss_reaches_the_trainer_as_the_settings_say_it
     assert (config.entropy_coef, config.advantage) == (0.01, "none")
     grpo = GPPOConfig("out", use_cpu=True, bf16=False, policy_loss="grpo", epsilon=0.1)
     assert grpo.loss == GRPO(eps=0.1)
+    with pytest.raises(ValueError, match="cap is not read by the loss grpo, which reads"):
+        GPPOConfig("out", use_cpu=True, bf16=False, policy_loss="grpo", loss_constants={"cap": 2})
     as_trl = GPPOConfig("out", use_cpu=True, bf16=False, epsilon=0.1, epsilon_high=None)
     assert as_trl.loss.clip_range == (0.9, 1.1)
 

@@ -13,7 +13,7 @@ import yaml
 from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
-from ...configs.settings.loss import CONSTANTS, LOSSES, AnyLoss, unread
+from ...configs.settings.loss import CONSTANTS, LOSSES, AnyLoss, loss_of, unread
 from ...configs.settings.training import RLSettings, refuse_deviation
 from ..callbacks import trainer_args
 from ..losses import ImportanceBounds
@@ -30,7 +30,7 @@ ARGUMENTS = {
     "k_pos": "vespo_k_pos", "lambda_pos": "vespo_lambda_pos",
     "k_neg": "vespo_k_neg", "lambda_neg": "vespo_lambda_neg",
 }  # fmt: skip
-"""Constants of the losses → the arguments of GPPOConfig, which are TRL's where it has them."""
+"""Constants of the losses that have an argument of GPPOConfig: TRL's, where it has one."""
 
 
 @dataclass
@@ -41,7 +41,9 @@ class GPPOConfig(GRPOConfig):
     Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
     """
 
-    policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES; its constants:
+    policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES
+    loss_constants: dict[str, Any] | None = None
+    """What it reads, by the names of its equation, before the arguments of `ARGUMENTS`."""
     epsilon_high: float | None = 0.28  # Eq. 5, §4.1
     beta1: float = 1.0  # Eq. 17, low side
     beta2: float = 1.0  # Eq. 17, high side
@@ -102,12 +104,13 @@ class GPPOConfig(GRPOConfig):
 
     def _refuse_unread(self) -> None:
         refuse_deviation(self.advantage, self.advantage_std)
-        read = {ARGUMENTS[constant] for constant in CONSTANTS[self.policy_loss]}
+        read = {ARGUMENTS.get(constant) for constant in CONSTANTS[self.policy_loss]}
         for name in {*ARGUMENTS.values()} - read:
             value, default = getattr(self, name), self.__dataclass_fields__[name].default
             if value not in (default, None):
                 constants = [constant for constant, n in ARGUMENTS.items() if n == name]
                 raise ValueError(unread(self.policy_loss, *constants, label=f"{name}={value}"))
+        _ = self.loss  # raises where a constant is out of its bounds
 
     @property
     def updates_a_pass(self) -> int:
@@ -128,10 +131,11 @@ class GPPOConfig(GRPOConfig):
     @property
     def loss(self) -> AnyLoss:
         """The loss with its constants, as a stage has it."""
-        constants = {c: getattr(self, ARGUMENTS[c]) for c in CONSTANTS[self.policy_loss]}
+        own = CONSTANTS[self.policy_loss]
+        constants = {c: getattr(self, name) for c, name in ARGUMENTS.items() if c in own}
         if "eps_high" in constants and self.epsilon_high is None:  # TRL's way to say epsilon
             constants["eps_high"] = self.epsilon
-        return LOSSES[self.policy_loss](**constants)
+        return loss_of({"name": self.policy_loss, **constants, **(self.loss_constants or {})})
 
     @property
     def importance_bounds(self) -> ImportanceBounds | None:
@@ -164,7 +168,7 @@ def gppo_config(
         shuffle_dataset=True,
         router_aux_loss_coef=0.0,
         policy_loss=s.loss.name,
-        **{ARGUMENTS[constant]: getattr(s.loss, constant) for constant in CONSTANTS[s.loss.name]},
+        loss_constants=s.loss.model_dump(exclude={"name"}),
         **units,
         **vllm_arguments(s, positions),
         chat_template_kwargs=dict(chat_template_kwargs or {}),
