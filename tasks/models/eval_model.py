@@ -49,7 +49,7 @@ def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics
         if eval_model.name in run.force and since < run.began:
             shutil.rmtree(out / SCRATCH)
         elif settings.engine.kind == "openai":
-            text = "%s goes on: %s answers are of %s UTC; if it serves other weights since, --force"
+            text = "%s goes on: %s answers are of %s UTC; --force drops them (other weights?)"
             at, number = f"{since:%Y-%m-%d %H:%M}", len(answer_places(out))
             logging.getLogger("klear").warning(text, settings.engine.base_url, number, at)
     chosen: dict[str, list[Problem]] = {}

@@ -16,7 +16,7 @@ from klear.configs.settings.sources import CollectSettings, Source
 from klear.eval.records import Sample
 from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
-from klear.tasks.models import eval_model
+from klear.tasks.models import eval_model, evaluate
 from tests.eval.evaluations_by_hand import packed
 
 KEY = "sk-very-secret-0123456789"
@@ -183,6 +183,34 @@ def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, c
         monkeypatch.setattr(eval_model, "eval_model", newer)
         assert evaluated(capsys, *words)[0] == 0
     assert [*attempts, endpoint.attempts.total()] == [1, 1, 2, 3]
+
+
+def test_answers_of_an_attempt_that_ended_early_are_told_of_and_dropped_by_force(
+    endpoint_of, sums, capsys, caplog, monkeypatch
+):
+    """The endpoint may serve other weights by then, and call them the same."""
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    right = False
+    with endpoint_of(say=lambda p: right_on_even(p) if right else "\\boxed{-1}") as endpoint:
+        averages = []
+        for limit, more in ((2, ()), (4, ("--force",))):
+            words = (endpoint.url, "--bench", sums, "--limit", limit)
+            right = False
+            with monkeypatch.context() as patch:
+                patch.setattr(evaluate, "judge_all", killed)
+                with pytest.raises(RuntimeError, match="killed"):
+                    evaluated(capsys, *words)
+            right = True
+            caplog.clear()
+            code, out, _ = evaluated(capsys, *words, *more)
+            assert code == 0
+            assert ("goes on: 2 answers are of " in caplog.text) == (not more)
+            averages.append(results(out)[0]["avg"])
+    assert averages == [0.0, 0.5]
+    assert endpoint.attempts.total() == 2 + 4 + 4
 
 
 ROOT = Path(__file__).resolve().parents[2]
