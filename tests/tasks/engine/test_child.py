@@ -129,9 +129,9 @@ def test_the_job_travels_as_a_file_and_packages_are_found_from_any_folder(tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "select.py").write_text("raise RuntimeError('shadows the standard library')")
     code = "import sys, select, klear.training; print(sys.stdin.read(), open(sys.argv[1]).read())"
-    asked = Launch(nodes=3)
-    run_child(asked, tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)])
-    assert Launch.model_validate_json(log_of(tmp_path)) == asked
+    launch = Launch(nodes=3)
+    run_child(launch, tmp_path, command=lambda job: [sys.executable, "-P", "-c", code, str(job)])
+    assert Launch.model_validate_json(log_of(tmp_path)) == launch
 
 
 HOLDER = """

@@ -109,9 +109,9 @@ def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> N
         with pytest.raises(RuntimeError, match="killed"):
             flaky(settings=Knobs())
         assert not list(run.store.root.glob("flaky/*"))
-        made = flaky(settings=Knobs())
-    assert made.file("whole.txt").read_text() == "half of it, and the rest"
-    assert not (made.folder / ".resume").exists()
+        result = flaky(settings=Knobs())
+    assert result.file("whole.txt").read_text() == "half of it, and the rest"
+    assert not (result.folder / ".resume").exists()
 
 
 def test_a_metric_that_is_no_number_is_counted_and_does_not_spoil_the_manifest(run: Run) -> None:
@@ -152,14 +152,14 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, monkeypatch,
             time.sleep(0.01)
 
     with active(run):
-        made = write_text(settings=Knobs())
+        rows = write_text(settings=Knobs())
     if where != "body":
         monkeypatch.setattr(
             run.store, where, lambda *_, **__: hang.body(run.store.root, settings=1)
         )
     patient = replace(run, stall_minutes=30)
     called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
-    inputs = () if where == "share" else (made,)
+    inputs = () if where == "share" else (rows,)
     work = Node((), lambda: called(*inputs, settings=Knobs()))
     with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
         run_graph({"": work})
@@ -202,8 +202,8 @@ def test_a_result_keeps_why_it_was_computed_and_against_which_earlier_one(run: R
 
     def why(run: Run, rows: str, text: str) -> tuple[str, str]:
         with active(run):
-            made = reads(write_text(settings=Knobs(text=rows)), settings=Knobs(text=text))
-        manifest = run.store.manifest(made)
+            result = reads(write_text(settings=Knobs(text=rows)), settings=Knobs(text=text))
+        manifest = run.store.manifest(result)
         return manifest.why, manifest.earlier
 
     first = why(run, "a", "x")

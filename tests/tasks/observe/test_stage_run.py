@@ -106,7 +106,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def told(
+def logged(
     mlflow_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, list[Artifact]]]:
     """One run that was told whole."""
@@ -122,8 +122,8 @@ def place(mlflow_database: str, tmp_path: Path) -> Place:
     return Place(mlflow_database, tmp_path, f"klear-{tmp_path.name}")
 
 
-def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told):
-    place, (rows, model, scores) = told
+def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(logged):
+    place, (rows, model, scores) = logged
     scored = place.run_of(scores)
     (read,) = scored.inputs.model_inputs
     checkpoint = place.client.get_logged_model(read.model_id)
@@ -138,12 +138,12 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(told)
     commit = place.store.manifest(scores).git_commit
     assert scored.data.tags["klear.git_commit"] == commit
     assert scored.data.tags["mlflow.source.git.commit"] == commit.rstrip("+")
-    (made,) = place.run_of(rows).inputs.dataset_inputs  # and back to who read them
-    assert (made.tags[0].value, trained_on.dataset.digest) == ("output", made.dataset.digest)
+    (output,) = place.run_of(rows).inputs.dataset_inputs  # and back to who read them
+    assert (output.tags[0].value, trained_on.dataset.digest) == ("output", output.dataset.digest)
 
 
-def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weights(told):
-    place, (_, model, _) = told
+def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weights(logged):
+    place, (_, model, _) = logged
     version = place.client.get_model_version_by_alias(place.name, "sft")
     assert version.tags["klear.artifact"] == f"sft/{model.key}"
     assert version.tags["klear.path"] == str(model.folder / "checkpoint")
@@ -162,8 +162,8 @@ def test_aliases_move_with_complete_runs_alone_and_all_of_them_together(place):
 
 def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
     def result(stage: str, **metrics: float) -> Artifact:
-        made = {"stage": stage, "key": "k", "digest": stage, "folder": Path(), "metrics": metrics}
-        return Artifact.model_validate(made)
+        fields = {"stage": stage, "key": "k", "digest": stage, "folder": Path(), "metrics": metrics}
+        return Artifact.model_validate(fields)
 
     tracker, server = Mock(), Mock()
     means = {"sft": 0.25, "rl_math": 0.5, "rl_code": 0.5}
@@ -188,8 +188,8 @@ def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
     assert server.set_model_version_tag.call_count == len(moved)
 
 
-def test_the_graded_answers_are_a_table_with_verdict_and_reason(told):
-    place, (*_, scores) = told
+def test_the_graded_answers_are_a_table_with_verdict_and_reason(logged):
+    place, (*_, scores) = logged
     path = place.client.download_artifacts(scores.mlflow_run, ANSWERS)
     table = json.loads(Path(path).read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
@@ -229,8 +229,8 @@ def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(
         assert place.run_of(scores).info.status == "FINISHED"
 
 
-def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(told):
-    place, results = told
+def test_pictures_and_system_metrics_are_where_the_ui_looks_for_them(logged):
+    place, results = logged
     pages = [place.client.list_artifacts(r.mlflow_run, "figures") for r in results]
     names = {a.path for page in pages for a in page}
     assert "figures/scores.svg" in names

@@ -132,10 +132,10 @@ def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tm
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:6]))
     resumed = started(tracker, tmp_path)
     write_lines(path, range(6, 12))
-    whole = path.read_text()
-    path.write_text(whole[:-10])  # a torn last line waits for its end
+    text = path.read_text()
+    path.write_text(text[:-10])  # a torn last line waits for its end
     synchronized(tracker, resumed)
-    path.write_text(whole)
+    path.write_text(text)
     synchronized(tracker, resumed)
     for name in ("loss", "a_b_"):  # MLflow refuses brackets
         history = client.get_metric_history(run.run_id, name)
