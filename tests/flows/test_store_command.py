@@ -44,11 +44,11 @@ def test_ls_and_status_count_what_is_there_also_while_the_servers_are_away(
     for name, port in zip(("PREFECT", "MLFLOW"), free_ports(2), strict=True):
         monkeypatch.setenv(f"KLEAR_{name}_PORT", str(port))
     assert main(["status"]) == 0
-    said = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     away = [["✗", name, name, "does", "not", "answer"] for name in ("prefect", "mlflow")]
-    assert [line[:6] for line in said[1:4]] == [*away, ["✗", "worker", "down"]]
-    assert said[5][:4] == ["collect", "2", "3.0", "kB"]
-    assert [line[:2] for line in said[6:9]] == [["dedup", "2"], ["report", "1"], ["all", "5"]]
+    assert [line[:6] for line in lines[1:4]] == [*away, ["✗", "worker", "down"]]
+    assert lines[5][:4] == ["collect", "2", "3.0", "kB"]
+    assert [line[:2] for line in lines[6:9]] == [["dedup", "2"], ["report", "1"], ["all", "5"]]
 
 
 def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, capsys):
@@ -96,9 +96,9 @@ def test_interrupted_work_goes_when_it_is_old(store: Store):
     long_ago = time.time() - 10 * 86_400
     for path in (work / "half", work):
         os.utime(path, (long_ago, long_ago))
-    (found,) = [w for w in find_garbage(store, days=1)[0] if w.name == ".work/sft/k"]
-    assert found.bytes == 10
-    assert remove(store, found)
+    (interrupted,) = [w for w in find_garbage(store, days=1)[0] if w.name == ".work/sft/k"]
+    assert interrupted.bytes == 10
+    assert remove(store, interrupted)
     assert not work.exists()
 
 
@@ -139,10 +139,10 @@ def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "store"
     publish(root, "select", OLD)
     for day, (key, average) in enumerate(((OLD, 0.25), (NEW, 0.565)), 1):
-        made = {"created": f"2026-01-0{day}T00:00:00+00:00"}
-        publish(root, "sft", key, inputs=(("select", OLD),), **made)
+        dates = {"created": f"2026-01-0{day}T00:00:00+00:00"}
+        publish(root, "sft", key, inputs=(("select", OLD),), **dates)
         metrics = {"aime24/avg": average, "aime24/pass_at_k": 0.5}
-        publish(root, "evaluate_sft", key, inputs=(("sft", key),), metrics=metrics, **made)
+        publish(root, "evaluate_sft", key, inputs=(("sft", key),), metrics=metrics, **dates)
         results = json.dumps([RESULT | {"avg": average}])
         (root / "evaluate_sft" / key / "results.json").write_text(results)
 

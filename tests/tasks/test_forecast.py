@@ -51,9 +51,9 @@ def forecast(
 
 
 def engine(kind: str, model: str, **runtime: float) -> SampleSettings:
-    told = {"kind": kind, "model": model, "runtime": runtime}
-    told |= {"base_url": "http://127.0.0.1:1/v1"} if kind == "openai" else {}
-    return SampleSettings(samples_per_prompt=4, engine=EngineSettings.model_validate(told))
+    fields = {"kind": kind, "model": model, "runtime": runtime}
+    fields |= {"base_url": "http://127.0.0.1:1/v1"} if kind == "openai" else {}
+    return SampleSettings(samples_per_prompt=4, engine=EngineSettings.model_validate(fields))
 
 
 # ---------------------------------------------------------------- by FLOPs and assumptions
@@ -63,16 +63,16 @@ def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_p
     priced = CLUSTER.model_copy(update={"gpu_hour_price": 2.5})
     data = given(kept=1000, answer_tokens=5000)
 
-    found = forecast(tmp_path, sft, SFTSettings(epochs=2), given(), data, on=priced)
+    estimate = forecast(tmp_path, sft, SFTSettings(epochs=2), given(), data, on=priced)
 
     tokens = 2 * 1000 * (5000 + 300)
-    assert found.tokens == tokens
-    assert found.seconds == pytest.approx(6 * QWEN * tokens / (8 * PEAK * 0.4))
-    assert found.gpu_hours == pytest.approx((found.seconds or 0) * 8 / 3600)
-    assert found.cost == pytest.approx(2.5 * (found.gpu_hours or 0))
-    assert found.bytes == 2 * QWEN
-    assert found.assumed
-    assert found.assumptions == ("prompt_tokens", "train_mfu")
+    assert estimate.tokens == tokens
+    assert estimate.seconds == pytest.approx(6 * QWEN * tokens / (8 * PEAK * 0.4))
+    assert estimate.gpu_hours == pytest.approx((estimate.seconds or 0) * 8 / 3600)
+    assert estimate.cost == pytest.approx(2.5 * (estimate.gpu_hours or 0))
+    assert estimate.bytes == 2 * QWEN
+    assert estimate.assumed
+    assert estimate.assumptions == ("prompt_tokens", "train_mfu")
     nothing_known = forecast(tmp_path, sft, SFTSettings(), given(), data, on=Topology())
     assert nothing_known.seconds is None  # on a machine without GPUs
 
@@ -80,20 +80,20 @@ def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_p
 def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
     answers = 10 * 128 * 8
 
-    found = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
+    estimate = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
 
-    assert found.tokens == answers * 10_000
+    assert estimate.tokens == answers * 10_000
     generate = 2 * QWEN * answers * 10_000 / (8 * PEAK * 0.05)
     trained = answers * 10_300
     forward, train = 2 * QWEN * trained / (8 * PEAK * 0.4), 6 * QWEN * trained / (8 * PEAK * 0.4)
-    assert found.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
+    assert estimate.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
 
 
 def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
     settings = EvaluateSettings.model_validate({"engine_runtime": {"data_parallel": 4}})
-    found = forecast(tmp_path, evaluate.named("evaluate_sft"), settings, given(), HELD_OUT)
-    assert found.tokens == OF_THE_PAPER * 10_000
-    assert found.seconds == pytest.approx(2 * QWEN * found.tokens / (4 * PEAK * 0.05))
+    estimate = forecast(tmp_path, evaluate.named("evaluate_sft"), settings, given(), HELD_OUT)
+    assert estimate.tokens == OF_THE_PAPER * 10_000
+    assert estimate.seconds == pytest.approx(2 * QWEN * estimate.tokens / (4 * PEAK * 0.05))
 
 
 def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
@@ -107,8 +107,8 @@ def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
 
     curve = {"learning_curve": {"k": 4, "benchmarks": ["aime24"]}}
     settings, kept = EvaluateSettings.model_validate(curve), given(**model.counts)
-    found = forecast(tmp_path, evaluate.named("evaluate_rl_math"), settings, kept, HELD_OUT)
-    assert found.tokens == (OF_THE_PAPER + 9 * 4 * 30) * 10_000
+    estimate = forecast(tmp_path, evaluate.named("evaluate_rl_math"), settings, kept, HELD_OUT)
+    assert estimate.tokens == (OF_THE_PAPER + 9 * 4 * 30) * 10_000
 
 
 MEASURED = {"stream_tokens_per_second": 40.0, "requests_in_flight": 100}
@@ -131,35 +131,37 @@ def test_an_endpoint_is_as_fast_as_it_was_measured_and_costs_its_prices(
     publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics, seconds=9)
     settings = engine("openai", "r1", input_price=1.0, output_price=2.0, **runtime)
 
-    found = forecast(tmp_path, distill, settings, problems)
+    estimate = forecast(tmp_path, distill, settings, problems)
 
     tokens = 400 * 10_000
-    assert found.tokens == tokens
-    assert found.seconds == (rate and pytest.approx(tokens / rate))
-    assert found.cost == pytest.approx((400 * 300 * 1.0 + tokens * 2.0) / 1e6)
-    assert found.gpu_hours is None
+    assert estimate.tokens == tokens
+    assert estimate.seconds == (rate and pytest.approx(tokens / rate))
+    assert estimate.cost == pytest.approx((400 * 300 * 1.0 + tokens * 2.0) / 1e6)
+    assert estimate.gpu_hours is None
 
 
 def test_what_one_endpoint_sustains_says_nothing_about_another(tmp_path):
     metrics = {"samples": 10, "tokens": 100_000, **MEASURED}
     publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics)
     here = engine("openai", "r1")
-    there = {"base_url": "https://elsewhere.example/v1"}
-    other = here.model_copy(update={"engine": here.engine.model_copy(update=there)})
-    found = forecast(tmp_path, distill, other, given(**{"kept": 9, "kept/a": 9}))
-    assert found.seconds is None
+    elsewhere = {"base_url": "https://elsewhere.example/v1"}
+    other = here.model_copy(update={"engine": here.engine.model_copy(update=elsewhere)})
+    estimate = forecast(tmp_path, distill, other, given(**{"kept": 9, "kept/a": 9}))
+    assert estimate.seconds is None
 
 
 def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
     publish(tmp_path, "judge", settings=JudgeSettings(), metrics={"scores": 100}, seconds=10)
-    asked = forecast(tmp_path, distill, engine("openai", "r1"), given(**{"kept": 9, "kept/a": 9}))
-    answers = given(**asked.counts)
+    distilled = forecast(
+        tmp_path, distill, engine("openai", "r1"), given(**{"kept": 9, "kept/a": 9})
+    )
+    answers = given(**distilled.counts)
 
-    found = forecast(tmp_path, judge, JudgeSettings(), given(), answers)
+    estimate = forecast(tmp_path, judge, JudgeSettings(), given(), answers)
     sure = forecast(tmp_path, judge, JudgeSettings(), given(), given(samples=36))
 
     assert answers.metrics["samples"] == 36
-    assert (found.assumed, sure.assumed) == (True, False)
+    assert (estimate.assumed, sure.assumed) == (True, False)
 
 
 # ---------------------------------------------------------------- by what was measured
@@ -174,11 +176,11 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
         hardware="4 × NVIDIA H100 80GB HBM3", inputs=(("base", "k"),), size=77,
     )  # fmt: skip
 
-    found = forecast(tmp_path, sft, settings, given(), given(kept=1000, answer_tokens=5000))
+    estimate = forecast(tmp_path, sft, settings, given(), given(kept=1000, answer_tokens=5000))
 
-    assert found.tokens == 4 * 1000 * 5300
-    assert found.seconds == pytest.approx(found.tokens / (4000 * 2))
-    assert found.bytes == 77
+    assert estimate.tokens == 4 * 1000 * 5300
+    assert estimate.seconds == pytest.approx(estimate.tokens / (4000 * 2))
+    assert estimate.bytes == 77
     # Examples that lie in the store do not say how long they are: an epoch is what it was then.
     chosen, half = given(kept=1000), settings.model_copy(update={"epochs": settings.epochs / 2})
     assert forecast(tmp_path, sft, half, given(), chosen).tokens == 40 * 1000 / 2
@@ -211,8 +213,8 @@ ON_8 = {"gpus": 8, "gpu": "H100"}
 )
 def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, on, per_second):
     lengths = {"completions/mean_length": [300.0, 500.0]}
-    how = {"settings": settings, "metrics": metrics, "curve": lengths}
-    publish(tmp_path, stage, **how, seconds=10, hardware=H100 if on else "")
+    fields = {"settings": settings, "metrics": metrics, "curve": lengths}
+    publish(tmp_path, stage, **fields, seconds=10, hardware=H100 if on else "")
     assert rate(tmp_path, body, stage, **on) == per_second
 
 
@@ -272,7 +274,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("body", "stage", "settings", "found"),
+    ("body", "stage", "settings", "compared"),
     [
         ("distill", "rate", engine("vllm", "Qwen/Qwen3-8B"), ["large"]),  # the same model
         ("sft", "sft", SFTSettings(), ["large"]),  # the model that it goes back to
@@ -283,6 +285,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("judge", "judge", JudgeSettings(), ["all"]),  # as many tests
     ],
 )
-def test_only_the_same_kind_of_work_is_compared(measured, body, stage, settings: Any, found):
+def test_only_the_same_kind_of_work_is_compared(measured, body, stage, settings: Any, compared):
     forecaster = Forecaster(StoreHistory(Store(measured)), base=random_base(128))
-    assert [p.manifest.key for p in forecaster.comparable(body, stage, settings)] == found
+    assert [p.manifest.key for p in forecaster.comparable(body, stage, settings)] == compared

@@ -31,7 +31,7 @@ class Part(Settings):
 class Knobs(Settings):
     rate: float = 0.5
     parts: tuple[Part, ...] = (Part(name="a"), Part(name="b"))
-    how: How = How()
+    runtime: How = How()
     later: int = 0
 
 
@@ -58,9 +58,9 @@ def run(store: Path, first: Knobs = PLAIN) -> None:
 
 
 def planned(
-    store: Path, first: Knobs = PLAIN, second: Knobs = PLAIN, **how: Any
+    store: Path, first: Knobs = PLAIN, second: Knobs = PLAIN, **options: Any
 ) -> list[PlannedStage]:
-    planner = Planner(Run(store=Store(store), **how))
+    planner = Planner(Run(store=Store(store), **options))
     rows = planner.plan_stage(gather, (), first)
     planner.plan_stage(refine, (rows,), second)
     return planner.stages
@@ -88,14 +88,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "first", "second"),
+    ("now", "first", "second"),
     [
         ({}, REUSED, REUSED),
         ({"second": OTHER}, REUSED, computed("rate: 0.5 → 0.75")),
         ({"second": Knobs(parts=(Part(name="a"), Part(name="b", size=7)))},
          REUSED, computed("parts.b.size: 1 → 7")),
-        ({"second": Knobs(how=How(workers=9))}, REUSED, REUSED),  # how, and not what
-        ({"second": Knobs(rate=0.75, how=How(workers=9))}, REUSED, computed("rate: 0.5 → 0.75")),
+        ({"second": Knobs(runtime=How(workers=9))}, REUSED, REUSED),  # how, and not what
+        ({"second": Knobs(rate=0.75, runtime=How(workers=9))}, REUSED,
+         computed("rate: 0.5 → 0.75")),
         ({"first": Knobs(later=2)}, computed("later: 0 → 2"), computed("after gather")),
         ({"seed": 4}, computed("seed: 0 → 4"), computed("after gather")),
         ({"force": frozenset({"gather"})}, computed("forced"), computed("after gather")),
@@ -103,8 +104,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
          computed("rate: 0.5 → 0.1"), computed("after gather; rate: 0.5 → 0.75")),
     ],
 )  # fmt: skip
-def test_what_is_there_is_reused_and_what_differs_is_named(made, asked, first, second):
-    assert actions(planned(made, **asked)) == [first, second]
+def test_what_is_there_is_reused_and_what_differs_is_named(before, now, first, second):
+    assert actions(planned(before, **now)) == [first, second]
 
 
 def test_other_rows_of_an_input_are_named(tmp_path):
@@ -114,9 +115,9 @@ def test_other_rows_of_an_input_are_named(tmp_path):
     assert actions(planned(tmp_path, OTHER)) == [REUSED, computed("other rows from gather")]
 
 
-def test_a_store_of_other_things_explains_nothing_at_length(made):
+def test_a_store_of_other_things_explains_nothing_at_length(before):
     many = Knobs(parts=tuple(Part(name=f"p{i}") for i in range(20)))
-    assert planned(made, second=many)[1].why.endswith("; and 41 more")
+    assert planned(before, second=many)[1].why.endswith("; and 41 more")
 
 
 def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
@@ -128,11 +129,11 @@ def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
     (scratch / "progress.json").write_text('{"done": 1500, "total": 2000, "note": ""}')
 
     first = planned(tmp_path)[0]
-    whole = Store(tmp_path).manifest(InputRef(stage="gather", key=key, digest="")).seconds
+    seconds = Store(tmp_path).manifest(InputRef(stage="gather", key=key, digest="")).seconds
 
     assert first.action == "resume"
     assert first.why.endswith("rows cannot be read (No such file or directory) at 1,500 of 2,000")
-    assert first.seconds == pytest.approx(whole / 4)
+    assert first.seconds == pytest.approx(seconds / 4)
 
 
 STAGES, RESULTS = 200, 12
@@ -140,9 +141,9 @@ STAGES, RESULTS = 200, 12
 
 def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path, quickest):
     metrics = {"kept": 90.0, "rejected": 10.0, **{f"kept/source_{i}": 1.0 for i in range(20)}}
-    how = {"settings": DedupSettings(), "version": dedup.version, "metrics": metrics}
+    fields = {"settings": DedupSettings(), "version": dedup.version, "metrics": metrics}
     for i in range(STAGES * RESULTS):
-        publish(tmp_path, f"dedup_{i % STAGES}", f"key{i // STAGES}", **how)
+        publish(tmp_path, f"dedup_{i % STAGES}", f"key{i // STAGES}", **fields)
 
     def plan_all() -> None:
         planner = Planner(Run(store=Store(tmp_path)))

@@ -53,8 +53,8 @@ def servers() -> Iterator[dict[str, str]]:
 def address(kind: str, servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """Of a folder in a new bucket, in Google's, or on a disk that all machines mount."""
     signed_on(monkeypatch, servers["s3"])
-    there = {"token": "anon", "endpoint_url": servers["gs"]}
-    monkeypatch.setitem(fsspec.config.conf, "gs", there)
+    options = {"token": "anon", "endpoint_url": servers["gs"]}
+    monkeypatch.setitem(fsspec.config.conf, "gs", options)
     bucket = f"klear-{abs(hash(str(tmp_path)))}"
     if kind == "s3":
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir(bucket)
@@ -83,24 +83,24 @@ def made(store: SharedStore, rows: str = "rows", key: str = KEY, **more: Any) ->
     (work / "deep").mkdir(parents=True)
     (work / "rows.jsonl").write_text(rows)
     (work / "deep/more.txt").write_text("more")
-    about = {"stage": "collect", "version": 1, "key": key, "settings": {}, "seconds": 1.0,
+    facts = {"stage": "collect", "version": 1, "key": key, "settings": {}, "seconds": 1.0,
              "pipeline_run": "r", "created": datetime.now(UTC).isoformat()}  # fmt: skip
-    return store.publish(work, **(about | more))
+    return store.publish(work, **(facts | more))
 
 
 def fetched(store: SharedStore) -> str:
     """The rows of the result as a stage that reads it sees them."""
-    found, wrong = store.find("collect", KEY)
-    assert found, wrong
-    store.fetch(found)
-    return found.file("rows.jsonl").read_text()
+    artifact, wrong = store.find("collect", KEY)
+    assert artifact, wrong
+    store.fetch(artifact)
+    return artifact.file("rows.jsonl").read_text()
 
 
 def reused(store: SharedStore, *, verify: bool = False) -> Artifact:
     """The cached result as a stage takes it."""
-    found, wrong = store.find("collect", KEY, verify=verify)
-    assert found, wrong
-    return store.share(found)
+    artifact, wrong = store.find("collect", KEY, verify=verify)
+    assert artifact, wrong
+    return store.share(artifact)
 
 
 def rows_there(store: SharedStore) -> list[str]:
@@ -129,14 +129,14 @@ def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
     published = made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
 
-    found, _ = other.find("collect", KEY, verify=True)
+    artifact, _ = other.find("collect", KEY, verify=True)
 
-    assert found.digest == published.digest
-    assert not found.folder.exists()
-    assert other.manifest(found).files.keys() == {"rows.jsonl", "deep/more.txt"}
+    assert artifact.digest == published.digest
+    assert not artifact.folder.exists()
+    assert other.manifest(artifact).files.keys() == {"rows.jsonl", "deep/more.txt"}
     assert fetched(other) == "rows"
-    assert (found.folder / "deep/more.txt").read_text() == "more"
-    assert other.find("collect", KEY, verify=True)[0] == found
+    assert (artifact.folder / "deep/more.txt").read_text() == "more"
+    assert other.find("collect", KEY, verify=True)[0] == artifact
     assert problems(other) == []
 
 
@@ -144,11 +144,11 @@ def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp
     first, second = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
     for store in (first, second):
         assert store.find("collect", KEY)[0] is None  # both are about to compute it
-    mine = made(first, rows="mine")
+    winner = made(first, rows="mine")
 
     adopted = made(second, rows="yours")
 
-    assert adopted.digest == mine.digest
+    assert adopted.digest == winner.digest
     assert adopted.file("rows.jsonl").read_text() == "mine"
     assert fetched(SharedStore(tmp_path / "c", url)) == "mine"
 
@@ -162,21 +162,21 @@ def test_racing_writers_leave_one_whole_result(s3, tmp_path):
         return made(store, rows=f"rows of {store.root}")
 
     with ThreadPoolExecutor(len(stores)) as pool:
-        found = list(pool.map(race, stores))
-    assert len({r.digest for r in found}) == 1
-    assert len({r.file("rows.jsonl").read_text() for r in found}) == 1
+        artifacts = list(pool.map(race, stores))
+    assert len({r.digest for r in artifacts}) == 1
+    assert len({r.file("rows.jsonl").read_text() for r in artifacts}) == 1
     assert problems(stores[0]) == []
 
 
 def test_a_forced_result_replaces_the_shared_one_that_was_seen_and_no_other(url, tmp_path):
-    here, there, third = (SharedStore(tmp_path / name, url) for name in "abc")
+    here, second, third = (SharedStore(tmp_path / name, url) for name in "abc")
     made(here, rows="old")
-    assert fetched(there) == fetched(third) == "old"
+    assert fetched(second) == fetched(third) == "old"
     made(here, rows="new here")
     assert fetched(SharedStore(tmp_path / "d", url)) == "new here"
     uploads = {name.split("/")[2] for name in here.objects.sizes()}
     assert len(uploads) == 2  # the manifest and one folder: the old files are gone
-    assert made(there, rows="new there").file("rows.jsonl").read_text() == "new here"
+    assert made(second, rows="new there").file("rows.jsonl").read_text() == "new here"
     assert problems(here) == []
     at_the_next_hit = reused(SharedStore(tmp_path / "c", url))
     assert at_the_next_hit.file("rows.jsonl").read_text() == "new here"
@@ -308,8 +308,8 @@ def test_a_result_without_its_files_is_not_found_and_is_replaced(disk, tmp_path,
     other = SharedStore(tmp_path / "b", disk)
     damage_there(other, content)
 
-    found, wrong = other.find("collect", KEY)
-    assert found is None
+    artifact, wrong = other.find("collect", KEY)
+    assert artifact is None
     assert wrong.endswith(f"collect/{KEY}: rows.jsonl is missing or was changed")
 
     made(other, rows="made again")
@@ -325,9 +325,9 @@ def test_an_unreadable_manifest_is_named_and_replaced(s3, tmp_path, text):
     store.discard("collect", KEY)
     wrong = text if text == "{" else good.replace("rows.jsonl", text)
     store.objects.write(NAME, wrong.encode(), new=False)
-    found, said = store.find("collect", KEY)
-    assert found is None
-    assert "unreadable manifest" in said
+    artifact, reason = store.find("collect", KEY)
+    assert artifact is None
+    assert "unreadable manifest" in reason
     made(store, rows="made again")
     assert fetched(SharedStore(tmp_path / "b", s3)) == "made again"
 

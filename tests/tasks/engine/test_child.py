@@ -155,17 +155,17 @@ def test_the_slot_is_taken_while_a_process_that_computes_lives(tmp_path, monkeyp
     )  # fmt: skip
     stdin = holder.stdin
     assert holder.stdout.readline() == "held\n"
-    said: list[str] = []
+    messages: list[str] = []
 
     def listen(done: float, total: float, note: str) -> None:
-        said.append(note)
-        if len(said) == 1:
+        messages.append(note)
+        if len(messages) == 1:
             holder.kill()
             holder.wait()
         else:
             stdin.close()  # its child reads the end of its input and goes
 
     with listening(listen), gpu_slot() as held:
-        assert len(said) >= 2
-        assert set(said) == {WAITING}
+        assert len(messages) >= 2
+        assert set(messages) == {WAITING}
         assert len(held) == 1

@@ -40,7 +40,7 @@ class How(Runtime):
 
 class Knobs(Settings):
     text: str = "hello"
-    how: How = How()
+    runtime: How = How()
 
 
 CALLS: list[str] = []
@@ -81,14 +81,14 @@ def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(ru
             return tail(write_text(settings=Knobs(**settings)), settings=Knobs(text="!"))
 
     first = chain(run)
-    assert chain(run, how=How(workers=9)) == first  # how is not what
+    assert chain(run, runtime=How(workers=9)) == first  # how is not what
     assert CALLS == ["hello", "!"]
     chain(Run(store=run.store, force=frozenset({"write_text"})))
     assert CALLS[2:] == ["hello"]  # equal bytes keep what was made of them
     chain(run, text="bye")
     assert CALLS[3:] == ["bye", "!"]
     manifest = run.store.manifest(first)
-    assert manifest.settings == {"text": "!", "how": {"workers": 1}}
+    assert manifest.settings == {"text": "!", "runtime": {"workers": 1}}
     assert [i.stage for i in manifest.inputs] == ["write_text"]
     assert set(manifest.files) == {"text.txt", "logs/time.txt"}
     assert manifest.hardware == this_machine()
