@@ -74,14 +74,14 @@ def reference_suite(
         raise ValueError("inputs without expected outputs need canonical_solution and entry_point")
     if not all(isinstance(args, list | tuple) for args in inputs):
         raise ValueError("each input must be a list of arguments")
-    whole = program if _defines(program, function) else f"{statement}{program}"
-    if not _defines(whole, function):
+    complete = program if _defines(program, function) else f"{statement}{program}"
+    if not _defines(complete, function):
         raise ValueError(f"the reference program does not define {function}")
     example = _example(statement, function)
     typed = [tuple(_like(list(args), example)) for args in inputs]
     code = _TESTS.format(
         own="reference_names",
-        reference=whole,
+        reference=complete,
         function=function,
         inputs=typed,
         everything=bool(tolerance),

@@ -97,13 +97,13 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
         collected = [eval_model.benchmark(settings=each) for each in settings]
         read = [line for each in collected for line in eval_model.reading_lines(each)]
         print("\n".join(read), file=sys.stderr, end="\n" if read else "")
-        found = eval_model.eval_model(*collected, settings=evaluation)
-    print(eval_model.results_text(read_results(found.folder), found.metrics, read))
-    manifest = store.manifest(found)
+        scored = eval_model.eval_model(*collected, settings=evaluation)
+    print(eval_model.results_text(read_results(scored.folder), scored.metrics, read))
+    manifest = store.manifest(scored)
     if manifest.pipeline_run != run.run_id:
         moment = manifest.created[:16].replace("T", " ")
         print(f"cached: asked and scored on {moment} UTC; --force asks again")
-    print(f"results: {found.folder / 'results.json'}")
+    print(f"results: {scored.folder / 'results.json'}")
     return 0
 
 

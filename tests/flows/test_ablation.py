@@ -32,19 +32,19 @@ TABLE6 = load_ablation("table6_lm_weight")
 
 def test_a_learning_curve_is_asked_of_the_models_that_keep_some_alone():
     """It is part of a result's key: the scores of the others stay as they are."""
-    told = ["rl_math.keep_every=4", "evaluate.learning_curve={k: 2}"]
-    before, after = build_dag(TINY), build_dag(load_profile("tiny", told))
+    changes = ["rl_math.keep_every=4", "evaluate.learning_curve={k: 2}"]
+    before, after = build_dag(TINY), build_dag(load_profile("tiny", changes))
     scores = {name for name in before if name.startswith("evaluate_")}
-    keys = [{n: key_of(made[n].settings) for n in scores} for made in (before, after)]
+    keys = [{n: key_of(graph[n].settings) for n in scores} for graph in (before, after)]
     assert {n for n in scores if keys[0][n] != keys[1][n]} == {"evaluate_rl_math"}
     assert len(scores) == 4
 
 
 def test_cells_go_seed_by_seed_and_carry_their_seed():
     spec = load_ablation("fig3_reward")
-    found = [(arm, n, s.seed, s.rl_code.judge.reward.code) for arm, n, s in cells(spec, "tiny", 2)]
+    listed = [(arm, n, s.seed, s.rl_code.judge.reward.code) for arm, n, s in cells(spec, "tiny", 2)]
     arms = (("soft", "soft"), ("hard", "all_or_nothing"))
-    assert found == [(arm, seed, seed, reward) for seed in (0, 1) for arm, reward in arms]
+    assert listed == [(arm, seed, seed, reward) for seed in (0, 1) for arm, reward in arms]
     pilot = load_ablation("fig2_rates")
     assert sorted({seed for _, seed, _ in cells(pilot, "tiny")}) == [1000, 1001, 1002]
 
@@ -63,9 +63,9 @@ def test_rl_draws_by_the_seed_of_its_settings_if_they_have_one(own, used, tmp_pa
     monkeypatch.setattr(train, "column", lambda rows, name: ["math"])
     jobs = list[RLJob]()
     monkeypatch.setattr(train, "run_launched", lambda job, *_: jobs.append(job) or {})
-    given = SimpleNamespace(file=lambda name: tmp_path / name)
+    artifact = SimpleNamespace(file=lambda name: tmp_path / name)
     settings = RLSettings(seed=own)
-    train.rl.body(tmp_path, given, given, settings=settings, seed=3)
+    train.rl.body(tmp_path, artifact, artifact, settings=settings, seed=3)
     assert [job.seed for job in jobs] == [used]
 
 
@@ -101,9 +101,9 @@ def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_
     smaller = {"topology.gpu": "L40S", "topology.assume.train_mfu": 0.2}
     more = {"α=0": {"rl_math.engine_runtime.gpu_memory_utilization": 0.7}}
     small = TABLE6.scales["paper"].model_copy(update={"set": smaller, "arms": more})
-    asked = TABLE6.model_copy(update={"scales": {**TABLE6.scales, "paper": small}})
+    spec = TABLE6.model_copy(update={"scales": {**TABLE6.scales, "paper": small}})
 
-    planned = plan_ablation(asked, "paper", 1, Store(tmp_path))
+    planned = plan_ablation(spec, "paper", 1, Store(tmp_path))
 
     assert "train_mfu = 0.2" in [name for name, _ in assumptions(planned)]
     assert any("fit" in problem for problem in planned.problems)
@@ -143,10 +143,10 @@ def test_a_cell_that_fails_is_named_with_its_reason(beside, monkeypatch):
         beside(2)
 
 
-@pytest.mark.parametrize("given", [{"OMP_NUM_THREADS": "1"}, {}])
-def test_a_child_trains_with_the_threads_it_is_given(given):
-    asked = "import torch; from klear.training.launch.run_job import _limit_threads as f; f(0)"
+@pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "1"}, {}])
+def test_a_child_trains_with_the_threads_it_is_given(variables):
+    code = "import torch; from klear.training.launch.run_job import _limit_threads as f; f(0)"
     rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
-    script = f"{asked}; print(torch.get_num_threads())"
-    said = output_of(sys.executable, "-c", script, cwd=ROOT, env=rest | given)
-    assert said.strip() == given.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    script = f"{code}; print(torch.get_num_threads())"
+    output = output_of(sys.executable, "-c", script, cwd=ROOT, env=rest | variables)
+    assert output.strip() == variables.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))

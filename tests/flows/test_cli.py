@@ -27,8 +27,8 @@ def test_help_imports_nothing_heavy() -> None:
         "sys.exit(','.join({'pydantic', 'prefect', 'mlflow', 'torch', 'pyarrow'} & "
         "set(sys.modules)) or 0)"
     )
-    said = output_of(sys.executable, "-c", code)
-    assert all(command in said for command in COMMANDS)
+    output = output_of(sys.executable, "-c", code)
+    assert all(command in output for command in COMMANDS)
 
 
 def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
@@ -43,7 +43,7 @@ def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ([], "klear: name a command"),
         (["fly"], 'klear: Unknown command "fly"'),
@@ -64,9 +64,9 @@ def test_a_run_imports_what_only_computing_needs_when_it_computes() -> None:
         (["store", "gc", "--days", "nan"], "--days. Must be >= 0"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_says_what_is_wrong(argv, said, capsys):
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(argv, message, capsys):
     assert main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_wrong_settings_exit_with_2_and_one_line_each(capsys):
@@ -78,7 +78,7 @@ def test_wrong_settings_exit_with_2_and_one_line_each(capsys):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "command", "said"),
+    ("variable", "value", "command", "message"),
     [
         ("HOST", "0.0.0.0", ["status"], "KLEAR_HOST: "),
         ("STORE", "s4://b/f", ["store", "ls"], "KLEAR_STORE=s4://b/f: Protocol not known: s4"),
@@ -86,29 +86,29 @@ def test_wrong_settings_exit_with_2_and_one_line_each(capsys):
     ],
 )
 def test_a_wrong_variable_exits_with_2_and_one_line(
-    variable: str, value: str, command: list[str], said: str,
+    variable: str, value: str, command: list[str], message: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv(f"KLEAR_{variable}", value)
     assert main(command) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(said)
+    assert line.startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (StoreUnreachable("listing results: no connection"), 1, "listing results: no connection\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
 def test_an_expected_end_is_one_line_with_its_exit_code_and_no_traceback(
-    error: BaseException, code: int, said: str,
+    error: BaseException, code: int, message: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(store, "open_store", Mock(side_effect=error))
     assert main(["store", "ls"]) == code
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:

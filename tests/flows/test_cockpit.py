@@ -81,7 +81,7 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
     assert "sft_learning_rate" in refused.value.read().decode()
     assert cockpit.call("flow_runs/count", {}) == before
     of_none = {"profile": str(cockpit.profile), "stage": "sft"}
-    for asked, said in (
+    for parameters, message in (
         ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
         ({"inputs_as_of": "base/abcdef"}, "there is no base/abcdef"),
         (
@@ -89,8 +89,8 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
             "no run of small with seed 4711 is complete (until its report); complete are: ",
         ),
     ):
-        run = cockpit.submit("stage", **{**of_none, **asked})
-        assert said in cockpit.ended(run)["state"]["message"]
+        run = cockpit.submit("stage", **{**of_none, **parameters})
+        assert message in cockpit.ended(run)["state"]["message"]
         assert cockpit.states(run) == {}
 
 
@@ -116,8 +116,8 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
 def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit: Home, first: str, dead: str
 ) -> None:
-    asked = {**of_small(cockpit), "stage": "sft", "seed": 30}
-    run = cockpit.submit("stage", **asked)
+    parameters = {**of_small(cockpit), "stage": "sft", "seed": 30}
+    run = cockpit.submit("stage", **parameters)
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
     os.kill(engine, signal.SIGKILL)
@@ -132,11 +132,11 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     assert cockpit.ended(run)["state_name"] == "Cancelled"
     assert "Running" not in {s for states in cockpit.states(run).values() for s in states}
 
-    again = cockpit.submit("stage", **asked)
+    again = cockpit.submit("stage", **parameters)
     assert cockpit.ended(again)["state_name"] == "Completed"
     # one MLflow run, with every step once, whatever became of its processes
     manifests = (json.loads(p.read_text()) for p in cockpit.store.glob("sft/*/manifest.json"))
-    (key,) = [m["key"] for m in manifests if m["seed"] == asked["seed"]]
+    (key,) = [m["key"] for m in manifests if m["seed"] == parameters["seed"]]
     (child,) = cockpit.tracked(f"tags.`klear.stage` = 'sft' and tags.`klear.key` = '{key}'")
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
@@ -261,8 +261,8 @@ def test_a_run_that_would_cost_too_much_fails_with_the_line_that_allows_it_and_k
     engine = {"kind": "openai", "model": MODEL, "base_url": endpoint.url, "runtime": runtime}
     changes = f"distill.samples_per_prompt={SAMPLES}\ndistill.engine={json.dumps(engine)}\n"
     changes += "distill.engine.api_key_env=''"
-    asked = {"profile": str(cockpit.profile), "stage": "distill"}
-    run = cockpit.submit("stage", **asked, changes=changes)
+    parameters = {"profile": str(cockpit.profile), "stage": "distill"}
+    run = cockpit.submit("stage", **parameters, changes=changes)
     message = cockpit.ended(run)["state"]["message"]
     assert re.search(r"NeedsApproval: \d+ answers would cost about", message)
     assert "0.50 may be spent without approval" in message
@@ -270,7 +270,7 @@ def test_a_run_that_would_cost_too_much_fails_with_the_line_that_allows_it_and_k
     assert eventually(lambda: cockpit.states(run) == {"distill": ["Failed"]}), cockpit.states(run)
     assert endpoint.attempts.total() == PILOT  # nothing but the pilot has been paid for
     (line,) = re.findall(r"STAGE(\.engine\.runtime\.approved_cost=\d+)", message)
-    again = cockpit.submit("stage", **asked, changes=f"{changes}\ndistill{line}")
+    again = cockpit.submit("stage", **parameters, changes=f"{changes}\ndistill{line}")
     assert cockpit.ended(again)["state_name"] == "Completed"
     assert set(endpoint.attempts.values()) == {SAMPLES}
     newest = max(cockpit.store.glob("distill/*/samples.parquet"), key=lambda p: p.stat().st_mtime)

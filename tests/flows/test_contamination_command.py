@@ -46,20 +46,20 @@ def test_each_source_has_a_row_and_each_benchmark_a_column(place: Path, capsys):
 
 def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(place, capsys):
     """AceReason's instruction after the problem is no part of it; the same again costs nothing."""
-    asked = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-    rows = [{"input": ROOKS + asked, "category": "math"}, {"input": 7, "category": "math"}]
+    instruction = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+    rows = [{"input": ROOKS + instruction, "category": "math"}, {"input": 7, "category": "math"}]
     (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    written(place / "bench.jsonl", "problem", f"{ROOKS} Why?", asked.strip())
+    written(place / "bench.jsonl", "problem", f"{ROOKS} Why?", instruction.strip())
     for computed in (True, False):
         assert command("acereason_sft_math=rows.jsonl", "--against", "bench.jsonl") == 0
-        said = capsys.readouterr()
-        assert ("✓ collect" in said.err) == computed
-        assert "1 / 1" in said.out
-        assert "rows that cannot be read: 1;" in said.out
+        output = capsys.readouterr()
+        assert ("✓ collect" in output.err) == computed
+        assert "1 / 1" in output.out
+        assert "rows that cannot be read: 1;" in output.out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["deepscalr"], "deepscalr: no such source in the catalogue; did you mean deepscaler?"),
         (["aime24=none.jsonl"], "aime24: no file none.jsonl below"),
@@ -67,10 +67,10 @@ def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(p
         ([], "name at least one source"),
     ],
 )
-def test_what_cannot_be_read_is_named(place: Path, capsys, words, said):
+def test_what_cannot_be_read_is_named(place: Path, capsys, words, message):
     written(place / "odd.jsonl", "text_of_it", "?")
     assert command(*words, "--against", written(place / "bench.jsonl", "problem", ROOKS)) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_near_miss_has_its_own_column_and_stands_beside_its_item_on_a_page(place, capsys):
@@ -92,7 +92,7 @@ def test_a_near_miss_has_its_own_column_and_stands_beside_its_item_on_a_page(pla
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--embed", "bge"], "add --near 0.9"),
         (["--near", "0.9", "--embed-url", "http://127.0.0.1:1/v1"], "--embed-url needs --embed"),
@@ -100,7 +100,7 @@ def test_a_near_miss_has_its_own_column_and_stands_beside_its_item_on_a_page(pla
         (["--near", "1", "--embed", "e", "--embed-url", "http://a:b@c/v1"], "OPENAI_API_KEY"),
     ],
 )
-def test_an_encoder_that_cannot_be_asked_is_wrong_usage(place: Path, capsys, words, said):
+def test_an_encoder_that_cannot_be_asked_is_wrong_usage(place: Path, capsys, words, message):
     bench = written(place / "bench.jsonl", "problem", ROOKS)
     assert command("bench.jsonl", "--against", bench, *words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -47,8 +47,8 @@ def digests(profile: str, store: Path) -> dict[str, list[str]]:
     chosen = settings(profile)
     with active(Run(store=Store(store))):
         until = "judge_agreement" if chosen.agreement else "filter_rl"
-        made = compute(chosen, until)
-    return {stage: [result.key, result.digest] for stage, result in made.items()}
+        results = compute(chosen, until)
+    return {stage: [result.key, result.digest] for stage, result in results.items()}
 
 
 @pytest.mark.parametrize("profile", ["tiny", pytest.param("replay", marks=pytest.mark.system)])
@@ -61,5 +61,5 @@ def test_every_data_stage_gives_the_recorded_bytes(profile, tmp_path, monkeypatc
 
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
-        found = {profile: digests(profile, Path(place) / profile) for profile in FEW}
-    RECORDED.write_text(json.dumps(found, indent=2) + "\n")
+        recorded = {profile: digests(profile, Path(place) / profile) for profile in FEW}
+    RECORDED.write_text(json.dumps(recorded, indent=2) + "\n")

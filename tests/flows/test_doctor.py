@@ -31,10 +31,10 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
     installed = {"torch": "2.13.0+cpu", "trl": "1.16.0", "mlflow": "3.17.2", "ray": "2.60"}
 
     def version(name: str) -> str:
-        found = installed.get(name)
-        if found is None:
+        number = installed.get(name)
+        if number is None:
             raise PackageNotFoundError(name)
-        return found
+        return number
 
     monkeypatch.setattr(doctor, "lock_file", lambda: lock)
     monkeypatch.setattr(doctor, "version", version)
@@ -57,8 +57,8 @@ def test_every_version_that_differs_is_named_with_the_fix(monkeypatch, tmp_path)
 
 def test_a_taken_port_is_bad(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port, (mine,) = other.getsockname()[1], free_ports(1)
-        machine = Machine(home=tmp_path, prefect_port=port, mlflow_port=mine)
+        port, (own,) = other.getsockname()[1], free_ports(1)
+        machine = Machine(home=tmp_path, prefect_port=port, mlflow_port=own)
         with pytest.raises(RuntimeError, match=f"port {port} is in use: set KLEAR_PREFECT_PORT"):
             server(machine, "prefect")
         assert "is free" in server(machine, "mlflow")
@@ -74,7 +74,7 @@ def test_little_disk_space_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("script", "lock", "good", "said"),
+    ("script", "lock", "good", "message"),
     [
         ("", "gpu", True, "none; the tiny profile runs without"),
         ('echo "Driver/library version mismatch" >&2; exit 9', "gpu", False, "version mismatch"),
@@ -83,7 +83,12 @@ def test_little_disk_space_is_bad(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ],
 )
 def test_a_gpu_needs_a_driver_and_a_torch_that_can_use_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, lock: str, good: bool, said: str
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    script: str,
+    lock: str,
+    good: bool,
+    message: str,
 ) -> None:
     if script:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
@@ -91,9 +96,9 @@ def test_a_gpu_needs_a_driver_and_a_torch_that_can_use_it(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
     monkeypatch.setattr(doctor, "lock_file", lambda: Path(f"requirements-{lock}.lock"))
     if good:
-        assert said in gpu()
+        assert message in gpu()
     else:
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             gpu()
 
 
@@ -102,8 +107,8 @@ def test_one_bad_check_fails_the_whole(monkeypatch, capsys):
         raise RuntimeError("1 GB")
 
     for last, code in ((lambda: "50 GB", 0), (bad, 1)):
-        found = [("memory", lambda: "plenty"), ("disk", last)]
-        monkeypatch.setattr(doctor, "checks", lambda _, found=found: dict(found))
+        named = [("memory", lambda: "plenty"), ("disk", last)]
+        monkeypatch.setattr(doctor, "checks", lambda _, named=named: dict(named))
         assert doctor.doctor() == code
     assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["✓", "✓", "✓", "✗"]
 
@@ -121,8 +126,8 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_store_that_takes_results_is_good_and_left_as_it_was(bucket: None) -> None:
-    said = ask("store", "s3://there/results")
-    assert said.strip() == "s3://there/results: written, read, removed"
+    answer = ask("store", "s3://there/results")
+    assert answer.strip() == "s3://there/results: written, read, removed"
     assert ObjectStore("s3://there").sizes() == {}
     with pytest.raises(RuntimeError, match=r"(?s)misspelt.*check KLEAR_STORE"):
         ask("store", "s3://misspelt/results")

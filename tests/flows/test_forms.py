@@ -106,8 +106,8 @@ def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
     """What a complete run left: a model, its score, its report. Keys begin with the name."""
     publish(root, "sft", f"{name}-sft")
     publish(root, "evaluate_sft", f"{name}-eval", inputs=(("sft", f"{name}-sft"),))
-    made = (("sft", f"{name}-sft"), ("evaluate_sft", f"{name}-eval"))
-    report = publish(root, "report", f"{name}-report", inputs=made)
+    results = (("sft", f"{name}-sft"), ("evaluate_sft", f"{name}-eval"))
+    report = publish(root, "report", f"{name}-report", inputs=results)
     ids = {"name": f"tiny-{name}", "flow_run": f"flow-{name}", "mlflow_run": f"mlflow-{name}"}
     run = CompleteRun(profile="tiny", seed=seed, report=report.key, **ids)
     note_complete(Store(root), run)
@@ -167,10 +167,10 @@ def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_c
 
 def test_what_is_switched_off_stays_off(monkeypatch):
     rule = crash_silent(30)
-    there = {**rule.model_dump(mode="json"), "id": uuid4(), "enabled": False}
+    switched_off = {**rule.model_dump(mode="json"), "id": uuid4(), "enabled": False}
     client = Mock()
-    known = {rule.name: [Automation.model_validate(there)]}
-    client.read_automations_by_name.side_effect = lambda name: known.get(name, [])
+    automations = {rule.name: [Automation.model_validate(switched_off)]}
+    client.read_automations_by_name.side_effect = lambda name: automations.get(name, [])
     monkeypatch.setattr(registration, "get_client", lambda **_: nullcontext(client))
     register_automation(crash_silent(99))
     client.create_automation.assert_not_called()

@@ -87,9 +87,9 @@ def local(names: list[str], root: Path) -> list[dict[str, Any]]:
         )
         sources.append({"use": name, "files": [f"{name}.jsonl"]})
         if name == "opencodereasoning_looked_up":
-            asked = [program_for(1000 * (place + 1), n)[0] for n in range(PROBLEMS)]
+            programs = [program_for(1000 * (place + 1), n)[0] for n in range(PROBLEMS)]
             (root / "taco.jsonl").write_text(
-                "".join(json.dumps({"question": question}) + "\n" for question in asked)
+                "".join(json.dumps({"question": question}) + "\n" for question in programs)
             )
             keys = [f"{table}/{split}" for table in ("taco", "apps") for split in ("train", "test")]
             tables = {key: {"dataset": "", "files": ["taco.jsonl"]} for key in keys}
@@ -142,27 +142,27 @@ def cut(root: Path) -> Path:
 def test_published_answers_and_pass_rates_carry_a_whole_run_without_a_teacher(tmp_path):
     settings = load_profile(str(cut(tmp_path)))
     with active(Run(store=Store(tmp_path / "store"), seed=0)):
-        made = compute(settings)
+        results = compute(settings)
 
-    assert not {"rate", "judge_rate", "sample", "judge_rl"} & set(made)
+    assert not {"rate", "judge_rate", "sample", "judge_rl"} & set(results)
     traced = len(settings.distill.sources)
-    assert made["collect"].metrics["kept"] == PROBLEMS * len(settings.collect.sources)
+    assert results["collect"].metrics["kept"] == PROBLEMS * len(settings.collect.sources)
     # One answer a prompt, and two of OpenR1-Math.
-    assert made["distill"].metrics["published"] == PROBLEMS * (traced + 1)
-    assert made["distill"].metrics["prompts_without_trace"] == 0
-    samples = list(read_table(made["distill"].file("samples.parquet"), Sample))
+    assert results["distill"].metrics["published"] == PROBLEMS * (traced + 1)
+    assert results["distill"].metrics["prompts_without_trace"] == 0
+    samples = list(read_table(results["distill"].file("samples.parquet"), Sample))
     assert {s.model for s in samples} == {"DeepSeek-R1", "QwQ-32B"}
-    examples = list(read_table(made["select"].file("kept.parquet"), Example))
+    examples = list(read_table(results["select"].file("kept.parquet"), Example))
     assert len(examples) == len(samples)  # §5.1.1: all, right or wrong
     right = {e.source for e in examples if e.correct}
     assert right == {"openr1_math", "deepmath"}  # those with gold
 
     # Of 8 answers 5 or more must pass: rows 5 to 8 and 14 to 17 of 20.
-    known = {n for n in range(PROBLEMS) if n % 9 > 4}
+    rated = {n for n in range(PROBLEMS) if n % 9 > 4}
     start = 1000 * (1 + [s.name for s in settings.collect.sources].index("polaris"))
-    kept = {p.id for p in read_table(made["filter_rl"].file("kept.parquet"), Problem)}
-    assert {problem_id(sum_of(start, n)[0]) for n in known} < kept
-    assert len(kept) == 2 * len(known) == made["filter_rl"].metrics["kept"]
-    page = (made["report"].folder / "report.md").read_text()
+    kept = {p.id for p in read_table(results["filter_rl"].file("kept.parquet"), Problem)}
+    assert {problem_id(sum_of(start, n)[0]) for n in rated} < kept
+    assert len(kept) == 2 * len(rated) == results["filter_rl"].metrics["kept"]
+    page = (results["report"].folder / "report.md").read_text()
     assert "40 pass rates came with rows of the sources, and were not measured here" in page
-    assert made["evaluate_rl_code"].metrics["answers"] == PROBLEMS  # k = 1
+    assert results["evaluate_rl_code"].metrics["answers"] == PROBLEMS  # k = 1

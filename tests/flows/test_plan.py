@@ -26,9 +26,9 @@ def of(store):
     return Run(store=Store(store))
 
 
-def by_stage(tmp_path, *told):
+def by_stage(tmp_path, *changes):
     """The plan of the paper on an empty store, by stage."""
-    return {s.stage: s for s in plan(load_profile("paper", told), of(tmp_path))}
+    return {s.stage: s for s in plan(load_profile("paper", changes), of(tmp_path))}
 
 
 @pytest.mark.parametrize("profile", ["tiny", "single_gpu", "single_gpu_8b", "paper"])
@@ -58,10 +58,10 @@ def test_training_starts_from_any_model_and_the_stages_before_it_leave_the_plan(
         return {s.stage for s in plan(settings, of(tmp_path))}
 
     everything = planned(stands_for="base")
-    found = planned(stands_for=stands_for, model="Kwai-Klear/Klear-Reasoner-8B-SFT")
+    stages = planned(stands_for=stands_for, model="Kwai-Klear/Klear-Reasoner-8B-SFT")
     rating = {"rate", "judge_rate"} if stands_for != "base" else set()
-    assert everything - found == (gone | rating) & everything
-    assert {"base", "rl_code", "evaluate_base", "report"} <= found
+    assert everything - stages == (gone | rating) & everything
+    assert {"base", "rl_code", "evaluate_base", "report"} <= stages
 
 
 def test_a_local_model_that_changes_is_another_start(tmp_path):
@@ -74,13 +74,13 @@ def test_a_local_model_that_changes_is_another_start(tmp_path):
 def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
     """No server, an empty store, a terminal of 80 columns."""
     bare = {"KLEAR_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "COLUMNS": "80"}
-    said = output_of(*KLEAR, "plan", "paper", cwd=ROOT, env=bare)
-    assert max(map(len, said.splitlines())) <= 80
-    assert "…" not in said
+    output = output_of(*KLEAR, "plan", "paper", cwd=ROOT, env=bare)
+    assert max(map(len, output.splitlines())) <= 80
+    assert "…" not in output
     for text in ("never computed", "23 to compute", "4 × 8 = 32 H100", "GPU-hours"):
-        assert text in said
+        assert text in output
     for text in ("sft_prompts = 93,750", "rl_prompts = 106,000", "train_mfu = 0.4"):
-        assert text in said.partition("Assumptions")[2]
+        assert text in output.partition("Assumptions")[2]
 
 
 def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
@@ -94,8 +94,8 @@ def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
     todo = [s for s in stages.values() if s.gpu_hours is not None]
     assert {"sft", "rl_math", "rl_code", "rate"} <= {s.stage for s in todo}
     assert all(s.assumed for s in todo)
-    asked = ("distill", "sample")  # of endpoints that nobody has measured
-    assert [stages[name].seconds for name in asked] == [None, None]
+    endpoints = ("distill", "sample")  # of endpoints that nobody has measured
+    assert [stages[name].seconds for name in endpoints] == [None, None]
 
 
 def test_the_plan_of_the_paper_names_whose_prices_it_takes_and_of_when(tmp_path):
@@ -106,9 +106,9 @@ def test_the_plan_of_the_paper_names_whose_prices_it_takes_and_of_when(tmp_path)
     (distill,) = (s for s in stages if s.stage == "distill")
     prompts, answers = 1_500_000 * 300, 1_500_000 * 10_000
     assert distill.cost == pytest.approx((prompts * 3 + answers * 7) / 1e6)
-    said = summary(stages)
-    assert "distill: USD, deepseek-ai/DeepSeek-R1 at api.together.ai, 2026-" in said
-    assert "sample: none known of deepseek-ai/DeepSeek-R1 at http://127.0.0.1:8000/v1" in said
+    text = summary(stages)
+    assert "distill: USD, deepseek-ai/DeepSeek-R1 at api.together.ai, 2026-" in text
+    assert "sample: none known of deepseek-ai/DeepSeek-R1 at http://127.0.0.1:8000/v1" in text
     ours = by_stage(tmp_path, at, model, "distill.engine.runtime.output_price=1")
     assert ours["distill"].cost == pytest.approx(answers / 1e6)
 
@@ -143,16 +143,18 @@ def test_the_sum_is_of_what_is_left_and_names_what_is_assumed_or_was_never_measu
 def test_what_nobody_knows_is_a_dash_and_named_in_the_sum(tmp_path):
     """A profile that does not extend the paper's, on a dataset that nobody has counted: nothing of
     the paper's sizes is in its plan."""
-    mine = "[{name: mine, kind: hub, dataset: some/body, trace_fields: [answer], trace_model: us}]"
-    stages = plan(load_profile("pocket", [f"collect.sources={mine}"]), of(tmp_path))
+    sources = (
+        "[{name: mine, kind: hub, dataset: some/body, trace_fields: [answer], trace_model: us}]"
+    )
+    stages = plan(load_profile("pocket", [f"collect.sources={sources}"]), of(tmp_path))
 
-    table, said = rows(stages), summary(stages)
-    assert "nan" not in f"{table} {said}"
+    table, text = rows(stages), summary(stages)
+    assert "nan" not in f"{table} {text}"
     shown = {row["stage"]: row for row in table}
     assert [shown["collect"][column] for column in ("rows", "time", "disk")] == ["–"] * 3
     assert shown["benchmarks"]["rows"] == "300"  # by their limits, of what the catalogue counted
     assert shown["sft"]["tokens"] == "–"
-    named = said.partition(" (sizes unknown)")[0].rpartition(" + ")[2].split(", ")
+    named = text.partition(" (sizes unknown)")[0].rpartition(" + ")[2].split(", ")
     assert {"collect", "dedup", "distill", "judge", "sft"} <= {*named}
     assert not {"base", "rl_math", "evaluate_sft"} & {*named}
     assert not {"sft_prompts", "rl_prompts"} & {n for s in stages for n in s.assumptions}
@@ -163,8 +165,8 @@ def test_local_rows_are_planned_by_their_number_and_length(tmp_path):
     lines = [json.dumps({**row, "question": f"{i}? {row['question']}"}) for i in range(80)]
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
     source = "{use: gsm8k_train, files: [train.jsonl], trace_fields: [answer], trace_model: us}"
-    told = [f"data.root={tmp_path}", f"collect.sources=[{source}]"]
-    stages = {s.stage: s for s in plan(load_profile("pocket", told), of(tmp_path / "store"))}
+    changes = [f"data.root={tmp_path}", f"collect.sources=[{source}]"]
+    stages = {s.stage: s for s in plan(load_profile("pocket", changes), of(tmp_path / "store"))}
 
     assert rows([stages["collect"]])[0]["rows"] == "80"
     prompt, answer = 1 + 2 + 40, 50 + 4 + 12  # the number has one or two digits; think tags, a box
@@ -175,14 +177,14 @@ def test_local_rows_are_planned_by_their_number_and_length(tmp_path):
 
 def test_golds_for_nobody_and_for_everybody_are_said():
     counts = {"kept": 20.0, "unjudgeable": 3.0, "guessable": 12.0}
-    said = summary(Plan([PlannedStage("collect", "reuse", counts=counts)], Topology()))
-    assert "golds of collect: 3 that nobody can match, 12 that guessing matches" in said
+    text = summary(Plan([PlannedStage("collect", "reuse", counts=counts)], Topology()))
+    assert "golds of collect: 3 that nobody can match, 12 that guessing matches" in text
 
 
 def test_the_critical_path_is_the_slowest_way_and_gpus_are_taken_in_turns():
     def line(stage, seconds, *inputs, action="compute", gpu_hours=None):
-        about = {"action": action, "gpu_hours": gpu_hours, "inputs": inputs}
-        return PlannedStage(stage, seconds=seconds, **about)
+        fields = {"action": action, "gpu_hours": gpu_hours, "inputs": inputs}
+        return PlannedStage(stage, seconds=seconds, **fields)
 
     data = [line("collect", 100.0, action="reuse"), line("a", 5.0, "collect"), line("b", 7.0)]
     assert critical_path([*data, line("report", 1.0, "a", "b")]) == (8.0, ["b", "report"])

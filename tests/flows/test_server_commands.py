@@ -46,31 +46,31 @@ def test_a_worker_does_not_inherit_the_way_into_the_database(monkeypatch, tmp_pa
 def test_who_is_refused_is_told_what_to_set(tmp_path, server, monkeypatch):
     refuse = httpx.MockTransport(lambda _: httpx.Response(HTTPStatus.UNAUTHORIZED))
     monkeypatch.setattr(servers, "_http", lambda *_: httpx.Client(transport=refuse))
-    said = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
-    assert f"{server} refuses klear and asks for a password: set KLEAR_PASSWORD" in said
-    assert WORD not in said
+    message = refusal(Machine(home=tmp_path, password=SecretStr(WORD)), server)
+    assert f"{server} refuses klear and asks for a password: set KLEAR_PASSWORD" in message
+    assert WORD not in message
 
 
 @pytest.mark.parametrize(
     ("status", "crashed"), [("OFFLINE", ["ours", "new"]), ("ONLINE", ["ours"])]
 )
 def test_runs_of_workers_on_other_machines_are_left_alone(monkeypatch, tmp_path, status, crashed):
-    of = "prefect.worker.name"
+    worker_label = "prefect.worker.name"
     runs = [
-        {"id": "ours", "labels": {of: WORKER}},
-        {"id": "theirs", "labels": {of: "klear-another-machine"}},
+        {"id": "ours", "labels": {worker_label: WORKER}},
+        {"id": "theirs", "labels": {worker_label: "klear-another-machine"}},
         {"id": "new", "labels": {}},  # taken by a worker that has not written its name yet
     ]
     workers = [{"name": "klear-another-machine", "status": status}]
-    asked: list[str] = []
+    questions: list[str] = []
 
     def post(_: Machine, path: str, __: Any) -> Any:
-        asked.append(path)
+        questions.append(path)
         return workers if "work_pools" in path else runs
 
     monkeypatch.setattr(servers, "post", post)
     crash_orphans(Machine(home=tmp_path))
-    assert asked[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
+    assert questions[2:] == [f"flow_runs/{run}/set_state" for run in crashed]
 
 
 def test_a_registration_that_hangs_is_ended_and_said(monkeypatch, tmp_path):

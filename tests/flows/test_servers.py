@@ -50,9 +50,9 @@ def machine_in(home: Path, prefect: int, mlflow: int) -> Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """What `up` and `down` of this process meet."""
-    found = machine_in(tmp_path / "home", *free_ports(2))
-    monkeypatch.setattr(servers, "load_machine", lambda: found)
-    return found
+    own_machine = machine_in(tmp_path / "home", *free_ports(2))
+    monkeypatch.setattr(servers, "load_machine", lambda: own_machine)
+    return own_machine
 
 
 def begun(tmp_path: Path, script: str, **more: str) -> psutil.Process:
@@ -250,8 +250,8 @@ def test_a_schedule_makes_runs_and_an_idle_server_logs_no_error(tmp_path: Path) 
     try:
         form = f"deployments/{place.deployment('tiny')['id']}"
         every_minute = {"cron": "* * * * *", "timezone": "UTC"}
-        asked = {"schedule": every_minute, "parameters": {"until": "collect"}, "active": True}
-        place.call(f"{form}/schedules", [asked])
+        schedule = {"schedule": every_minute, "parameters": {"until": "collect"}, "active": True}
+        place.call(f"{form}/schedules", [schedule])
         scheduled = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
         assert eventually(lambda: place.call("flow_runs/filter", scheduled), PATIENCE_S)
         (run, *_) = place.call("flow_runs/filter", scheduled)

@@ -91,9 +91,9 @@ def started(home: Path, profile: Path) -> "subprocess.Popen[str]":
 def run_on(home: Path, profile: Path) -> tuple[dict[str, str], str, int]:
     """Stage by stage what happened; the report's digest; the characters of its page."""
     run = started(home, profile)
-    said, errors = run.communicate()
+    output, errors = run.communicate()
     assert run.returncode == 0, errors
-    return tuple(json.loads(said.splitlines()[-1]))
+    return tuple(json.loads(output.splitlines()[-1]))
 
 
 def killed_while_uploading(stage: str, home: Path, profile: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
 
     shared = SharedStore(tmp_path / "second" / "store", bucket)
     assert not [name for name in shared.objects.sizes("sft") if name.endswith(MANIFEST)]
-    whole = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
-    whole.pop(BESIDE, None)
-    assert whole == dict.fromkeys(everything[: everything.index("sft")], "")
+    damage = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
+    damage.pop(BESIDE, None)
+    assert damage == dict.fromkeys(everything[: everything.index("sft")], "")
 
     outcomes, digest, characters = run_on(tmp_path / "first", profile)
 

@@ -67,8 +67,8 @@ def test_options_of_a_dataset_read_by_shape_are_counted_from_where_its_rows_coun
         row = {"question": f"q{i}?", "choices": ["x", "y", "z"], "answer": number}
         jsonl(clone / f"train-{i}.jsonl", row)
     source = Source(name="s", kind="hub", dataset=str(clone), by_shape=True)
-    found = collected(tmp_path / "out", CollectSettings(sources=(source,)))
-    assert [p.answer for p in found] == letters
+    collected_rows = collected(tmp_path / "out", CollectSettings(sources=(source,)))
+    assert [p.answer for p in collected_rows] == letters
 
 
 def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_path, clone):

@@ -84,11 +84,11 @@ def test_a_killed_stage_keeps_each_published_answer_once(collected, tmp_path):
     assert answered(tmp_path / "out", collected) == (samples, counts)
 
 
-def graph_of(source: str, **told: Any) -> tuple[Source, dict[str, tuple[str, ...]]]:
+def graph_of(source: str, **fields: Any) -> tuple[Source, dict[str, tuple[str, ...]]]:
     """What is read of a source of the catalogue, and by which stages what is read."""
-    told |= {"collect": {"sources": [{"use": source}]}}
+    fields |= {"collect": {"sources": [{"use": source}]}}
     benchmarks = {"sources": [{"use": "aime24"}]}
-    settings = Pipeline.model_validate({"profile": "x", "benchmarks": benchmarks, **told})
+    settings = Pipeline.model_validate({"profile": "x", "benchmarks": benchmarks, **fields})
     inputs = {name: call.inputs for name, call in build_dag(settings).items()}
     return settings.collect.to_read(0), inputs
 
@@ -137,18 +137,18 @@ def test_published_pass_rates_say_how_hard_a_problem_is(rated, tmp_path):
     settings = DifficultySettings(rater="published")
     (tmp_path / "out").mkdir()
     counts = difficulty.body(tmp_path / "out", rated, rated, settings=settings)
-    found = list(read_table(tmp_path / "out/difficulty.parquet", Difficulty))
-    assert [(d.label, d.pass_rate) for d in found[:4]] == [
+    difficulties = list(read_table(tmp_path / "out/difficulty.parquet", Difficulty))
+    assert [(d.label, d.pass_rate) for d in difficulties[:4]] == [
         ("easy", 0.75), ("hard", 0.25), ("unrated", None), ("unrated", None),
     ]  # fmt: skip
-    assert found[4].pass_rate == pytest.approx(0.6)
+    assert difficulties[4].pass_rate == pytest.approx(0.6)
     assert counts["published"] == 3
 
 
 def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
-    told = {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
-    told |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
-    source, inputs = graph_of("polaris", **told)
+    engines = {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
+    engines |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
+    source, inputs = graph_of("polaris", **engines)
     assert source.pass_rate_field == "difficulty"
     assert inputs["difficulty"] == ("decontaminate", "collect")
     assert inputs["filter_rl"] == ("filter_tests", "collect")
