@@ -185,9 +185,9 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
     return (sum(values, Fraction(0)), units[0]) if len(values) == len(units) else None
 
 
-def unit_ratio(ours: str, theirs: str) -> Fraction | None:
-    """What one of `ours` is in `theirs` (cm2 in m2 is 1/10000); None for other dimensions."""
-    (size, kinds), (other, other_kinds) = _measure(ours), _measure(theirs)
+def unit_ratio(unit: str, target: str) -> Fraction | None:
+    """What one of `unit` is in `target` (cm2 in m2 is 1/10000); None for other dimensions."""
+    (size, kinds), (other, other_kinds) = _measure(unit), _measure(target)
     return size / other if kinds and kinds == other_kinds else None
 
 
