@@ -189,23 +189,15 @@ def _compared(text: str) -> sympy.Set:
     return sympy.Intersection(*(_inequality(*link) for link in chain))
 
 
-READINGS = (
-    # From what holds the weakest together to a single comparison.
-    Rule("several regions", _combined),
-    Rule("all real numbers", _all_reals),
-    Rule("a difference of sets", _without),
-    Rule("brackets", _bracketed),
-    Rule("x is not plus or minus a", _not_plus_minus),
-    Rule("a value", _value),
-    Rule("comparisons", _compared),
-)
+READINGS = (_combined, _all_reals, _without, _bracketed, _not_plus_minus, _value, _compared)
+"""From what holds the weakest together to a single comparison."""
 
 
 def region(text: str) -> sympy.Set:
     """The set of reals that the text describes. Raises Unreadable."""
     text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
     text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
-    return first_decision(READINGS, text)
+    return next(reals for read in READINGS if (reals := read(text)) is not None)
 
 
 def _inequality(left: Any, relation: str, right: Any) -> sympy.Set:

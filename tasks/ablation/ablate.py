@@ -176,10 +176,8 @@ def _findings(
     for contrast, other, name in _comparisons(spec, benchmarks):
         of_score = contrast.measure == "score"
         effect: Any = effects.paired_effect if of_score else effects.steadiness_effect
-        runs: dict[tuple[str, int], Any] = {}
-        for c in cells:
-            if scored := (c.scores if of_score else c.learned).get(name):
-                runs[c.arm, c.seed] = scored
+        measured = {(c.arm, c.seed): (c.scores if of_score else c.learned).get(name) for c in cells}
+        runs: dict[tuple[str, int], Any] = {run: m for run, m in measured.items() if m}
         if not of_score:  # fewer points, fewer chances to fall
             most = max(map(len, runs.values()), default=0)
             runs = {run: curve for run, curve in runs.items() if len(curve) == most}

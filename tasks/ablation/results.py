@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,9 @@ def finished_in(store: Store, spec: Ablation, profile: str) -> list[Finished]:
             outcome = ExperimentOutcome.model_validate_json(artifact.file(RESULTS).read_bytes())
             if identity_of(before, str(manifest.settings["profile"])) == experiment:
                 judges = (m.version for m in ancestors(store, manifest) if m.stage == "judge")
-                finished.append(
-                    Finished(
-                        experiment=experiment,
-                        outcome=outcome,
-                        grader=max(judges, default=0),
-                        created=manifest.created,
-                        commit=manifest.git_commit,
-                    )
-                )
+                fields = {"experiment": experiment, "outcome": outcome}
+                fields |= {"created": manifest.created, "commit": manifest.git_commit}
+                finished.append(Finished(**fields, grader=max(judges, default=0)))
     return finished
 
 
@@ -85,11 +80,8 @@ def best(finished: Iterable[Finished]) -> list[Finished]:
     kept: dict[str, Finished] = {}
     for one in sorted(finished, key=lambda f: (f.outcome.seeds, f.grader, f.created)):
         kept[json.dumps(one.experiment, sort_keys=True)] = one
-
-    def name(one: Finished) -> tuple[str, str, str]:
-        return one.experiment["profile"], one.experiment["name"], one.created
-
-    return sorted(kept.values(), key=name)
+    names = itemgetter("profile", "name")
+    return sorted(kept.values(), key=lambda f: (names(f.experiment), f.created))
 
 
 def write_results(store: Store, page: Path, profile: str, specs: Sequence[Ablation]) -> int:

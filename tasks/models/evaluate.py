@@ -7,7 +7,7 @@ the models that RL kept along the way are scored too (Figures 2 and 5).
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -163,7 +163,8 @@ def run_benchmarks(
             samples[sample.problem_id, sample.index] = sample.model_copy(update={"text": ""})
             refused = sample.text if sample.finish_reason == "error" else refused
     for protocol, chosen in zip(protocols, problems, strict=True):
-        ends = Counter(s.finish_reason for p in chosen for s in _answers(samples, p, protocol))
+        keys = [(p.id, index) for p in chosen for index in range(protocol.k)]
+        ends = Counter(samples[key].finish_reason for key in keys if key in samples)
         if set(ends) == {"error"}:
             forget_refused(out)
             raise EngineError(
@@ -197,13 +198,6 @@ def run_benchmarks(
     ]  # fmt: skip
     (out / RESULTS_FILE).write_bytes(RESULTS.dump_json(tuple(results), indent=1))
     return results, speed
-
-
-def _answers(
-    samples: Mapping[Key, Sample], problem: Problem, protocol: BenchmarkProtocol
-) -> list[Sample]:
-    keys = ((problem.id, index) for index in range(protocol.k))
-    return [samples[key] for key in keys if key in samples]
 
 
 def answered_by(out: Path) -> str:

@@ -161,10 +161,8 @@ def main(arguments: list[str]) -> int:
     task_options = node_task_options(ray, launch)
     ask, start = ray.remote(node_address), ray.remote(run_node)
     # The cluster counts a node that has just died for some seconds more: then it asks another one.
-    addresses = [
-        ask.options(**options, max_retries=-1).remote(code_digest(), str(job_file))
-        for options in task_options
-    ]
+    code = code_digest(), str(job_file)
+    addresses = [ask.options(**o, max_retries=-1).remote(*code) for o in task_options]
     wanted = f"{launch.nodes} nodes with {launch.gpus} free GPUs each"
     ProgressFile(job_file.parents[1]).report(0, 0, f"waiting for {wanted}")
     try:

@@ -2,7 +2,6 @@
 sampling as `generate` does; what reaches vLLM, without starting it."""
 
 import json
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -141,25 +140,6 @@ def test_answers_end_at_the_models_positions(checkpoint):
     assert [engine.room(prompt) for prompt in (28, 127, 128, 200)] == [100, 1, 0, 0]
     engine.positions = None
     assert engine.room(10**6) == 200
-
-
-@pytest.mark.parametrize(
-    ("tail", "prefill"),
-    [("", ""), ("<think>\\n", "<think>\n"),
-     ("<think>\\n\\n</think>\\n\\n", "<think>\n\n</think>\n\n")],
-)  # fmt: skip
-def test_what_the_template_writes_of_the_answer_is_judged_with_it(
-    checkpoint, tmp_path, tail, prefill
-):
-    """Templates of R1 and its distillations open the think block; Qwen3's can close it, too."""
-    folder = Path(shutil.copytree(checkpoint, tmp_path / "model"))
-    template, turn = folder / "chat_template.jinja", "<|im_start|>assistant\\n"
-    assert turn in template.read_text()
-    template.write_text(template.read_text().replace(turn, turn + tail))
-    with make_engine(settings(folder), Sampling(max_tokens=4)) as engine:
-        (sample,) = engine.answer(countdown_requests(1))
-    assert sample.text.startswith(prefill)
-    assert sample.text.startswith("<think>") == bool(prefill)
 
 
 def test_yarn_stretches_the_context_by_its_factor(checkpoint):

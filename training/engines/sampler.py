@@ -118,21 +118,15 @@ def join(parts: Sequence[Part], room: int) -> Cache:
     return Cache(layers=layers)
 
 
-def _joined_states(sources: Sequence[Any], parts: Sequence[Part]) -> LinearAttentionLayer:
-    """The states of linear attention and convolutions, which have no columns: a tensor a row."""
-    joined = LinearAttentionLayer(sources[0].number_of_states)
-
-    def rows(name: str, number: int) -> Tensor:
-        states = (getattr(source, name)[number] for source in sources)
-        return torch.cat([s[part.rows] for s, part in zip(states, parts, strict=True)])
-
-    for number in range(joined.number_of_states):
-        if sources[0].is_conv_states_initialized[number]:
-            joined.update_conv_state(rows("conv_states", number), number)
-        if sources[0].is_recurrent_states_initialized[number]:
-            joined.update_recurrent_state(rows("recurrent_states", number), number)
-    joined.has_previous_state = dict(sources[0].has_previous_state)
-    return joined
+def _joined_states(layers: Sequence[Any], parts: Sequence[Part]) -> Any:
+    """The first of `layers`, with the rows of all: states of linear attention and convolutions have
+    no columns."""
+    for name in ("conv_states", "recurrent_states"):
+        states = getattr(layers[0], name)
+        for number in (n for n, state in states.items() if state is not None):
+            pairs = zip(layers, parts, strict=True)
+            states[number] = torch.cat([getattr(x, name)[number][p.rows] for x, p in pairs])
+    return layers[0]
 
 
 @torch.no_grad()
