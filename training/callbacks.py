@@ -179,10 +179,8 @@ def likely_cause(trainer: Any) -> str:
     """Why loss or gradient of `trainer` are probably not finite, with what to do."""
     rate, norm = trainer.args.learning_rate, trainer.args.max_grad_norm
     if broken := broken_weights(trainer.model):
-        return (
-            f"the update before made the weight {broken[0]} NaN or infinite: lower the learning "
-            f"rate, {rate:g}, or warm up for longer"
-        )
+        cause = f"the update before made the weight {broken[0]} NaN or infinite"
+        return f"{cause}: lower the learning rate, {rate:g}, or warm up for longer"
     if trainer.args.fp16:
         return "fp16 has nothing above 65,504: set runtime.precision to bf16 or fp32"
     finite = "the weights are finite, but no longer what they compute"

@@ -30,8 +30,7 @@ from .workers import RayPool, WorkerPool
 
 _LOOK_AHEAD_PER_WORKER = 8
 
-FutureScore = Callable[[], Score]
-"""Waits for the Score of an answer that was submitted."""
+FutureScore = Callable[[], Score]  # waits for the Score of an answer that was submitted
 
 
 def split_withheld_tests(problem: Problem, tests: TestSuite, count: int) -> tuple[Problem, Problem]:

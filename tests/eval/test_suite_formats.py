@@ -37,7 +37,13 @@ STDIN_FORMS = [
     [{**case, "type": "stdin_stdout", "fn_name": None} for case in AS_LIST],
     packed([{**case, "testtype": "stdin"} for case in AS_LIST]),
     TestSuite(kind="stdin", cases=STDIN).model_dump(),
-]
+    [{"stdin": "1\n", "expected_output": "2\n"}, {"stdin": "3\n", "expected_output": "4\n"}],
+    [{"in": "1\n", "out": "2\n"}, {"in": "3\n", "out": "4\n"}],
+    [["1\n", "2\n"], ["3\n", "4\n"]],
+    {"public_tests": {"input": ["1\n"], "output": ["2\n"]},
+     "private_tests": {"input": ["3\n"], "output": ["4\n"]},
+     "generated_tests": {"input": [], "output": []}},
+]  # fmt: skip
 CALL_FORMS = [
     {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [3, [6, 7]], "pytest": None},
     {"fn_name": "f", "inputs": [[1, [2]], [4, [5]]], "outputs": [[3], [[6, 7]]]},
@@ -57,6 +63,7 @@ CALL_FORMS = [
     [
         *((form, ("stdin", None, STDIN)) for form in STDIN_FORMS),
         *((form, ("call", "f", CALLS)) for form in CALL_FORMS),
+        (AS_LIST[0], ("stdin", None, STDIN[:1])),
         ({"inputs": [["1", "2"]], "outputs": [["3", "4"]]},
          ("stdin", None, (StdinCase(input="1\n2", output="3\n4"),))),
     ],
@@ -214,28 +221,6 @@ def test_tests_that_need_functions_of_their_prompt_are_refused_and_more_tests_jo
     more = next(r for r in shared_rows("mbpp/mbpp") if r["challenge_test_list"])
     suites = [parse_suite(more[name]) for name in ("test_list", "challenge_test_list")]
     assert len(joined(suites).cases) == len(more["test_list"]) + len(more["challenge_test_list"])
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        [{"stdin": "1\n", "expected_output": "2\n"}, {"stdin": "3\n", "expected_output": "4\n"}],
-        [{"in": "1\n", "out": "2\n"}, {"in": "3\n", "out": "4\n"}],
-        [["1\n", "2\n"], ["3\n", "4\n"]],
-        {
-            "public_tests": {"input": ["1\n"], "output": ["2\n"]},
-            "private_tests": {"input": ["3\n"], "output": ["4\n"]},
-            "generated_tests": {"input": [], "output": []},
-        },
-    ],
-)
-def test_tests_by_other_names_as_pairs_and_in_groups_are_the_same_tests(value):
-    suite = parse_suite(value)
-    assert (suite.kind, [(c.input, c.output) for c in suite.cases]) == (
-        "stdin",
-        [("1\n", "2\n"), ("3\n", "4\n")],
-    )
-    assert parse_suite({"input": "1\n", "output": "2\n"}).cases == suite.cases[:1]
 
 
 @pytest.mark.parametrize(

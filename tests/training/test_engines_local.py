@@ -40,9 +40,8 @@ def checkpoint(tmp_path_factory) -> Path:
 
 def settings(checkpoint: Path, **more: Any) -> EngineSettings:
     runtime = EngineRuntime(batch_size=4)
-    return EngineSettings(
-        kind="transformers", model=str(checkpoint), **{"runtime": runtime, **more}
-    )
+    fields = {"kind": "transformers", "runtime": runtime, **more}
+    return EngineSettings(model=str(checkpoint), **fields)
 
 
 requests = partial(countdown_requests, 11)
@@ -150,22 +149,12 @@ def test_yarn_stretches_the_context_by_its_factor(checkpoint):
     stretched |= {"original_max_position_embeddings": 32_768}
     overrides = yarn_parameters(trained, 2.5)
     assert overrides == {"max_position_embeddings": 81_920, "rope_parameters": stretched}
+    vllm = engine_arguments(settings(checkpoint, kind="vllm", yarn_factor=2.5), trained)
+    assert vllm["hf_overrides"] == overrides
+    assert engine_arguments(settings(checkpoint, kind="vllm"), trained)["hf_overrides"] == {}
     with make_engine(settings(checkpoint, yarn_factor=2.0), Sampling()) as engine:
         got = list(engine.answer(countdown_requests(2)))
     assert 128 < max(s.prompt_tokens + s.completion_tokens for s in got) <= 256
-
-
-def test_the_settings_reach_vllm_in_its_words(checkpoint):
-    """§4.3: 64K of inference with YaRN 2.5 on a model trained at 32K."""
-    runtime = EngineRuntime(tensor_parallel=4, data_parallel=3, max_model_len=70_000)
-    engine = EngineSettings(kind="vllm", model=str(checkpoint), yarn_factor=2.5, runtime=runtime)
-    config = LocalModel(engine, Sampling()).config
-    arguments = engine_arguments(engine, config)
-    assert (arguments["tensor_parallel_size"], arguments["data_parallel_size"]) == (4, 3)
-    assert (arguments["max_model_len"], arguments["generation_config"]) == (70_000, "vllm")
-    assert arguments["hf_overrides"] == yarn_parameters(config, 2.5)
-    plain = engine.model_copy(update={"yarn_factor": None})
-    assert engine_arguments(plain, config)["hf_overrides"] == {}
 
 
 @pytest.mark.parametrize(

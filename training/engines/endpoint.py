@@ -125,7 +125,8 @@ class EndpointEngine(Engine):
             try:
                 return self._take(request, await self._send(client, request, ticket), broken)
             except openai.APIStatusError as error:
-                status, refusal = error.status_code, self._read(error)
+                status, refusal = error.status_code, read_refusal(error.response.text)
+                refusal = refusal._replace(words=refusal.words.replace(self._key, "***"))
                 reason = f"HTTP {status} ({refusal.words})"
                 fatal = 402 if NO_CREDIT in error.response.text else status
                 if fatal in FATAL and not self._answered:
@@ -161,10 +162,6 @@ class EndpointEngine(Engine):
                 self.tell(f"{reason}: attempt {broken} of {most}")
             delay = min(FIRST_DELAY_S * 2 ** (broken - 1), LONGEST_DELAY_S)
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))
-
-    def _read(self, error: openai.APIStatusError) -> Refusal:
-        refusal = read_refusal(error.response.text)
-        return refusal._replace(words=refusal.words.replace(self._key, "***"))
 
     def _hold(self, ticket: Ticket, headers: Mapping[str, str], reason: str) -> None:
         """All requests wait as they are told. Raises EngineError where that is too long, or where

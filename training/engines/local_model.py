@@ -44,25 +44,20 @@ class LocalModel(Engine):
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
-        """A Sample from ids (no end token: finish_reason `length`); None: no room for an answer."""
+        """A Sample from ids (no end token: finish_reason `length`); None: no room for an answer.
+        Raises EngineError for thinking in tags that nobody named."""
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
             text = self.chat.continuation(ids)
             finish = "length" if stop is None else "stop" if text.strip() else "empty"
             text = (self.settings.think_prefill or self.chat.prefill) + text
-            text = in_our_tags(text, self.settings)
+            if tags := self.settings.think_tags:
+                text = with_think_tags(text, tags)
+            elif tags := foreign_tags(text):  # the judge would take their thinking for the answer
+                raise EngineError(name_tags(self.settings.model, tags))
         model, tokens = self.settings.model, len(ids or ())
         return request.answered(model, text, finish, prompt_tokens, tokens)
-
-
-def in_our_tags(text: str, settings: EngineSettings) -> str:
-    """Raises EngineError for thinking in tags that nobody named: the judge would read on."""
-    if tags := settings.think_tags:
-        return with_think_tags(text, tags)
-    if tags := foreign_tags(text):
-        raise EngineError(name_tags(settings.model, tags))
-    return text
 
 
 def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
