@@ -233,13 +233,14 @@ def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor |
     """Logits [B, V] after `ids` [B, T]. `length` [B]: tokens of each row, these
     included, where rows are padded on the left."""
     hidden: dict[str, Any] = {}
-    columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
     if length is not None:
+        columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
         places = columns - (len(columns) - length[:, None])
         hidden["attention_mask"] = (places >= 0).long()
         hidden["position_ids"] = places[:, -ids.shape[1] :].clamp(min=0)
     elif has_states(cache):  # some of these count every token from 0 unless they are told
-        hidden["position_ids"] = columns[None, -ids.shape[1] :]
+        start = cache.get_seq_length()
+        hidden["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
     return model(
         input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **hidden
     ).logits[:, -1]
