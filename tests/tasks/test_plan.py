@@ -80,7 +80,7 @@ def test_an_empty_store_computes_everything_and_planning_makes_nothing(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds both stages by the plain settings."""
     store = tmp_path_factory.mktemp("made")
     run(store)
