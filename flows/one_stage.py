@@ -39,7 +39,7 @@ def run_stage(
     """The folder of the stage's result, reused or computed."""
     file = read_profile(profile)
     lines = [*changes, f"seed={seed}"]
-    request = Request.of(file, lines)
+    request = Request.from_profile(file, lines)
     settings = request.settings
     dag = build_dag(settings)
     if stage not in dag:

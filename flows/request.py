@@ -17,7 +17,7 @@ class Request:
     profile: Pipeline
 
     @classmethod
-    def of(cls, profile: Profile, overrides: Sequence[str]) -> Self:
+    def from_profile(cls, profile: Profile, overrides: Sequence[str]) -> Self:
         """Raises ConfigError with all that is wrong."""
         return cls(profile.pipeline(overrides), profile.pipeline())
 

@@ -50,7 +50,7 @@ class Options:
         if long := [text.partition("=")[0] for text in self.overrides if "\n" in text.strip()]:
             raise ConfigError(f"{name}: write the value in one line" for name in long)
         seed = () if self.seed is None else (f"seed={self.seed}",)
-        request = Request.of(read_profile(profile), [*self.overrides, *seed])
+        request = Request.from_profile(read_profile(profile), [*self.overrides, *seed])
         request.refuse_left_out(self.until, *self.force)
         return request
 

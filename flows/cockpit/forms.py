@@ -84,4 +84,4 @@ def read_request(
     """What a form or a command asks for; raises ConfigError with all that is wrong."""
     file = read_profile(profile)
     overrides = overrides_of(file.pipeline(), fields, changes)
-    return Request.of(file, overrides if seed is None else [*overrides, f"seed={seed}"])
+    return Request.from_profile(file, overrides if seed is None else [*overrides, f"seed={seed}"])
