@@ -139,12 +139,13 @@ def pipeline(
         seed: Of every random stage.
         verify: Reuse a result only if every byte is what was published.
     """
-    request = _request_of(locals())
-    _read.cache_clear()
+    parameters = locals()
     form = str(deployment.name or "") if is_worker_run() else ""
-    if form and form != request.settings.profile:
+    if form not in ("", Path(profile).stem):
         wrong = f"profile: this form begins with the values of {form}; {profile} has its own form"
         raise ConfigError([wrong])
+    request = _request_of(parameters)
+    _read.cache_clear()
     request.refuse_left_out(until, *force)
     return run_pipeline(request, until, frozenset(force), verify)
 

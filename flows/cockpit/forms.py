@@ -6,12 +6,11 @@ of the box of changes come after them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 from ...configs.loading import read_profile
-from ...configs.settings.base import flat
+from ...configs.settings.base import Settings, flat
 from ...configs.settings.pipeline import Pipeline
 from ..request import Request
 
@@ -28,26 +27,21 @@ SETS: dict[str, tuple[str, ...]] = {
     "rl_math_steps": ("rl_math.steps",),
     "rl_code_learning_rate": ("rl_code.learning_rate",),
     "rl_code_steps": ("rl_code.steps",),
-    "k": ("evaluate.protocols.*.k",),
+    "k": ("evaluate.protocols",),
     "sources": ("collect.sources",),
 }
-"""The settings that a field sets; `*` stands for each benchmark."""
-
-
-def settings_of(field: str, profile: Pipeline) -> list[str]:
-    """Dotted names of what a field sets."""
-    names = [protocol.name for protocol in profile.evaluate.protocols]
-    patterns = SETS[field]
-    return list(chain.from_iterable([p.replace("*", n) for n in names] if "*" in p else [p]
-                                    for p in patterns))  # fmt: skip
+"""The settings that a field sets; `k` and `sources` change entries of their lists."""
 
 
 def values_of(profile: Pipeline) -> dict[str, Any]:
     """What the fields show of a profile: the first of the settings that each of them sets. Without
     those that it does not have."""
     settings = flat(profile.model_dump(mode="json"))
-    paths = {field: settings_of(field, profile)[0] for field in SETS}
-    values = {field: settings.get(p, settings.get(f"{p}.name")) for field, p in paths.items()}
+    values = {
+        field: settings.get(path, settings.get(f"{path}.name"))
+        for field, (path, *_) in SETS.items()
+    }
+    values["k"] = profile.evaluate.protocols[0].k
     values["sources"] = [source.name for source in profile.collect.sources]
     return {field: value for field, value in values.items() if value is not None}
 
@@ -58,18 +52,20 @@ def overrides_of(profile: Pipeline, fields: Mapping[str, Any], changes: str) -> 
     for field, value in fields.items():
         if value is None or value == shown.get(field):
             continue
-        if field == "sources":
-            value = _sources(profile, value)
-        overrides += [f"{name}={json.dumps(value)}" for name in settings_of(field, profile)]
+        if field == "k":
+            value = [{**_entry(p), "k": value} for p in profile.evaluate.protocols]
+        elif field == "sources":
+            sources = {s.name: _entry(s) for s in profile.collect.sources}
+            # A name that the profile does not have stays, to be refused.
+            strangers = [{"use": name} for name in value if name not in sources]
+            value = [*(entry for name, entry in sources.items() if name in value), *strangers]
+        overrides += [f"{path}={json.dumps(value)}" for path in SETS[field]]
     return [*overrides, *lines_of(changes)]
 
 
-def _sources(profile: Pipeline, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Those of the profile that are named; a name that it does not have stays, to be refused."""
-    entries = {s.name: s.model_dump(mode="json", exclude_unset=True)
-               for s in profile.collect.sources}  # fmt: skip
-    chosen = [entry for name, entry in entries.items() if name in names]
-    return [*chosen, *({"use": name} for name in names if name not in entries)]
+def _entry(settings: Settings) -> dict[str, Any]:
+    """As a profile writes it."""
+    return settings.model_dump(mode="json", exclude_unset=True)
 
 
 def lines_of(changes: str) -> list[str]:

@@ -66,6 +66,9 @@ def test_a_field_that_is_changed_sets_all_that_it_is_for_and_a_line_comes_after_
     for name in ("rl_math", "rl_code"):  # each keeps its own steps, rates and all else
         ours, theirs = getattr(settings, name), getattr(TINY, name)
         assert ours.model_copy(update={"loss": theirs.loss}) == theirs
+    paper = load_profile("paper")
+    fewer = read_request("paper", {**values_of(paper), "k": 2}).settings.evaluate.protocols
+    assert fewer == tuple(p.model_copy(update={"k": 2}) for p in paper.evaluate.protocols)
     with pytest.raises(ConfigError, match="no_such_source"):
         read_request("tiny", {"sources": ["countdown", "no_such_source"]})
 
