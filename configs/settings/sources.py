@@ -37,7 +37,7 @@ class Table(Settings):
     data_files: tuple[str, ...] = ()
     """Files of the dataset; for those whose loading script no longer runs"""
     files: tuple[str, ...] = ()
-    """Local JSONL, JSON (both also .gz) or parquet instead; globs; relative to root"""
+    """Local JSONL, JSON, CSV, TSV (also .gz, .zst) or parquet instead; globs; relative to root"""
 
     @model_validator(mode="after")
     def data_files_are_of_one_format(self) -> Self:

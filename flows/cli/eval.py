@@ -45,7 +45,7 @@ class Options:
     use: str = ""
     """Catalogue entry whose fields the files have."""
     k: int | None = None
-    """Samples a problem; default: the paper's, 64 and 8."""
+    """Samples a problem; default: the benchmark's own (the paper's 64 or 8), 1 for a file."""
     limit: int | None = None
     """The first N problems of each benchmark only."""
     served: Annotated[str, Parameter("--model")] = ""
