@@ -34,6 +34,7 @@ class Cockpit(Home):
         for name in PRODUCT:
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, self.code / name, ignore=ignore)
+        shutil.copy(ROOT / "__init__.py", self.code)
         profiles = self.code / "configs" / "profiles"
         (profiles / "tiny.yaml").rename(self.code / "whole_tiny.yaml")
         (profiles / "tiny.yaml").write_text(TINY)
