@@ -131,8 +131,11 @@ def _begin_in_mlflow(
     Without a `state` somebody else runs the same work at this moment."""
     forced = ",".join(sorted(spec.force))
     last = state.read() if state else {}
-    # Another --force gets a run of its own, in which the stages are redone.
-    resume = last.get("mlflow_run", "") if last.get("force", "") == forced else ""
+    # Another --force gets a run of its own, in which the stages are redone; so does a cell of
+    # another ablation, or of another run of the same one.
+    belongs = {"force": forced, "parent": spec.parent}
+    same_work = all(last.get(name, "") == value for name, value in belongs.items())
+    resume = last.get("mlflow_run", "") if same_work else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
         **tags_of(spec.kind),
@@ -154,7 +157,7 @@ def _begin_in_mlflow(
     tracker.put("parameters", lambda server: server.params(run_id, params))
     tracker.put("settings", lambda s: s.log_text(run_id, text, "config/resolved.yaml"))
     if state:
-        state.write(mlflow_run=run_id, flow_run=flow_run.id, force=forced)
+        state.write(mlflow_run=run_id, flow_run=flow_run.id, **belongs)
     return run_id
 
 

@@ -1,8 +1,11 @@
 """Adapters in SFT and RL: what is trained, what leaves the stage, and how it resumes."""
 
 import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -44,6 +47,12 @@ def job(kind: str, files: dict[str, Any], out: Any, **changes: Any) -> Any:
 
 def run(job: Any) -> None:
     sft.run_sft(job) if isinstance(job, SFTJob) else rl.run_rl(job)
+
+
+def run_paid_by_length(job: Any) -> None:
+    """`run` for a process of its own, which has no fixtures."""
+    with mock.patch.object(rl, "Judge", LengthJudge):
+        run(job)
 
 
 def weights(folder: Any) -> dict[str, torch.Tensor]:
@@ -177,7 +186,10 @@ def test_vllm_beside_the_trainer_samples_from_the_merged_policy(
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")  # as jobs have it: not most of the memory
     changes = {"engine": "vllm_colocate", "steps": 2, "learning_rate": 1e-2, "warmup_steps": 0,
                "keep_every": 0}  # fmt: skip
-    run(job("rl", files | {"checkpoint": vllm_checkpoint}, tmp_path, **changes))
+    job_of_rl = job("rl", files | {"checkpoint": vllm_checkpoint}, tmp_path, **changes)
+    # vLLM looks into all that is imported, and other tests import what may only be touched in Flask
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        process.submit(run_paid_by_length, job_of_rl).result()
     lines = map(json.loads, (tmp_path / "logs/metrics.jsonl").read_text().splitlines())
     differences = [line["metrics"]["mismatch/logp_difference"] for line in lines]
     assert len(differences) == 2
