@@ -251,7 +251,7 @@ def test_a_run_of_the_command_line_is_copied_to_a_new_one_in_the_browser(place, 
     ("", "", ["% right", "Changed: sft.learning_rate=0.002", "klear-tiny", "benchmarks"]),
     ("sft", "/model-metrics", ["learning_rate/muon", "learning_rate/adamw", "loss"]),
     ("rl_math", "/model-metrics", ["mean_length", "off_policy", "reward"]),
-    ("evaluate_sft", "/traces", ["correct", "False"]),
+    ("evaluate_sft", "/artifacts/answers.json", ["answers.json", "verdict"]),
 ])  # fmt: skip
 def test_mlflow_shows(
     stage: str, tab: str, shown: list[str], place: Cockpit, page: Page, finished: Ended, shot
