@@ -1,7 +1,6 @@
 """The data stages and the judge of the tiny profile: the same bytes on one machine and on two
 nodes, whatever happens to a node."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from psutil import Process
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
 from klear.flows.run import compute
+from klear.tasks.engine.events import Event, Observer, Progress, Started
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
 
@@ -28,26 +28,27 @@ def tiny() -> Pipeline:
     return load_profile("tiny", [*small, *math, *code])
 
 
-def digests(store: Path, display: Any = None) -> dict[str, str]:
+def digests(store: Path, *observers: Observer) -> dict[str, str]:
     """The digest of every stage's result."""
-    with active(Run(store=Store(store), **({"display": display} if display else {}))):
+    with active(Run(store=Store(store), observers=observers)):
         results = compute(tiny(), until="filter_rl")
     return {artifact.stage: artifact.digest for artifact in results.values()}
 
 
 class NodeKiller:
-    """A display of the run that kills the last node in the middle of two stages."""
+    """An observer of the run that kills the last node in the middle of two stages."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster, self.killed = cluster, list[str]()
 
-    def started(self, stage: str, why: str) -> None:
-        if stage in ("dedup", "judge_rl"):
-            self.cluster.second()
+    def on(self, event: Event) -> None:
+        match event:
+            case Started(task) if task.stage in ("dedup", "judge_rl"):
+                self.cluster.second()
+            case Progress(stage, done) if done >= 1 and stage not in self.killed:
+                self.progress(stage, done)
 
-    def progress(self, stage: str, done: float, total: float, note: str) -> None:
-        if stage in self.killed or done < 1:
-            return
+    def progress(self, stage: str, done: float) -> None:
         if stage == "judge_rl" and done == 1:
             at_least(1, self.judging)
         if stage == "collect" or (stage == "judge_rl" and self.judging()):
@@ -56,10 +57,6 @@ class NodeKiller:
 
     def judging(self) -> list[Process]:
         return self.cluster.processes("ray::judge_on_node", LAST)
-
-    def finished(
-        self, stage: str, outcome: str, seconds: float, metrics: Mapping[str, float]
-    ) -> None: ...
 
 
 def test_nodes_killed_in_the_middle_change_no_digest(cluster, place, hidden, monkeypatch):
