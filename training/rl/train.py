@@ -25,7 +25,7 @@ from ...eval.records.tables import read_table, write_table
 from .. import models
 from ..callbacks import StableCheckpoints, flush, resume_step, train
 from ..engines.local_model import positions_of
-from ..engines.sampler import sample
+from ..engines.sampler import check_sampling, sample
 from ..launch import result_files
 from ..launch.jobs import RLJob
 from ..launch.ranks import processes_here, world_size
@@ -346,6 +346,8 @@ def build_trainer(
     """The trainer of one stage. Rows carry an id; the tests stay with the judge."""
     s, folder = job.settings, job.out / result_files.SCRATCH / result_files.CHECKPOINTS
     problems, units = reward.problems.values(), rl_schedule(s, world_size())
+    if s.engine == "transformers" and model.device.type != "meta":  # sharded: rank 0 has weights
+        check_sampling(model)
     ours = partial(roll_out, batch_size=s.engine_runtime.batch_size, begin=reward.begin)
     rows = [{"prompt": conversation(p.prompt), "problem_id": p.id} for p in problems]
     trainer = GPPOTrainer(
