@@ -12,6 +12,8 @@ from klear.configs.settings.loss import GPPO
 from klear.configs.settings.training import RLSettings, TrainRuntime
 from klear.eval.records import Problem, Score
 from klear.eval.records.tables import read_table
+from klear.training.engines import sampler
+from klear.training.engines.interface import EngineError
 from klear.training.launch.jobs import RLJob
 from klear.training.launch.result_files import kept_model, kept_models
 from klear.training.models import load_model, load_tokenizer, read_lineage
@@ -80,6 +82,14 @@ def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(file
     """The small model has 512 positions."""
     with pytest.raises(ValueError, match=r"the model has 512: lower max_tokens to"):
         rl.run_rl(job_for(files, tmp_path, max_tokens=512))
+
+
+def test_a_model_that_is_not_sampled_right_is_refused_before_any_rollout(
+    files, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sampler, "draw", lambda logits, **_: logits.argmin(-1))
+    with pytest.raises(EngineError, match="answers otherwise with a cache than without"):
+        rl.run_rl(job_for(files, tmp_path, steps=2))
 
 
 def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
