@@ -12,6 +12,9 @@ TEST_LOCK := $(if $(filter requirements-cpu.lock,$(LOCK)),requirements-cpu-test.
 PIP := $(BIN)/pip --disable-pip-version-check --quiet install
 SYSTEM_PACKAGES := bubblewrap chromium firejail firejail-profiles fonts-liberation libseccomp2 postgresql
 
+# Packages come uncompiled: each process would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-system check bench load chaos audit docs clean env test-env gpu-env gpu-check gpu-bundle system
 
 demo: env ## servers, the whole tiny run, the report and where to look
@@ -24,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest
 # workers for two cores: servers, stages and kills wait as often as they compute.
 LONG := $(addprefix tests/,chaos/test_kill_matrix.py flows/test_cockpit.py browser/test_a_person.py \
   deployments/test_compose_servers.py flows/test_ablation_killed.py chaos/test_concurrency.py \
-  cluster/test_training.py endpoint/test_vllm.py flows/test_real_model.py flows/test_shared_run.py)
+  cluster/test_training.py gpu/test_pocket.py endpoint/test_vllm.py flows/test_real_model.py flows/test_shared_run.py)
 SYSTEM := $(shell grep -rl 'mark\.system' tests --include='test_*.py')
 
 test: test-env ## what a newcomer runs: everything fast, and one real smoke of every kind
@@ -104,11 +107,11 @@ endef
 gpu-env: ## the same on a machine with NVIDIA GPUs
 	$(MAKE) env LOCK=requirements-gpu.lock
 
-gpu-check: ## what works on a GPU, how fast, and what does not: TIER=0 to 3, into GPU.jsonl
+gpu-check: ## what works on a GPU, how fast, and what does not: TIER=0 to 3 or pocket, into GPU.jsonl
 	$(BIN)/python -m tests.gpu.check $(or $(TIER),0) $(if $(MINUTES),--minutes $(MINUTES))
 
-gpu-bundle: test-env ## TIER=0 for a machine without network, with Python 3.12 (PY=3.11: that one) and torch
-	$(BIN)/python tests/gpu/bundle.py --python $(or $(PY),3.12)
+gpu-bundle: test-env ## TIER=0 or pocket for a machine without network, with Python 3.12 (PY=3.11: that one) and torch
+	$(BIN)/python tests/gpu/bundle.py --tier $(or $(TIER),0) --python $(or $(PY),3.12) $(if $(GSM8K),--gsm8k $(GSM8K))
 
 system: ## what apt must provide; installs it where that is allowed
 	@missing=; for p in $(SYSTEM_PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \

@@ -1,8 +1,4 @@
-"""The paper's tables and figures as experiments: arms that differ in a setting, and a claim.
-
-A file of `configs/ablations/` says what the paper claims, which arms show it, which score decides,
-and what each profile can say about it.
-"""
+"""The paper's tables and figures as experiments: claim, arms, the score that decides, evidence."""
 
 import json
 from pathlib import Path
@@ -91,8 +87,7 @@ class Ablation(Settings):
     first_seed: NonNegativeInt = 0
     """Of the runs; pilots have seeds of their own"""
     starts: PositiveInt | None = None
-    """Data and SFT checkpoints that all arms share: run i has those of seed i mod `starts` and RL
-    of seed i; none: run i has everything of seed i"""
+    """Data and SFT that all arms share: run i has those of seed i mod `starts`; none: of seed i"""
     registered: Registration | None = None
     control: str = ""
     """An arm that a contrast compares with and that must be beaten, like one of random rewards"""
@@ -126,7 +121,6 @@ class Ablation(Settings):
 
     @property
     def stage(self) -> str:
-        """The stage that compares the arms."""
         return f"ablate_{self.name}"
 
     def scale(self, profile: str) -> Scale:
@@ -160,7 +154,6 @@ class Ablation(Settings):
 
 
 def ablations() -> list[str]:
-    """Names of the experiments that ship."""
     return names_in(FOLDER)
 
 

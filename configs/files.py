@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,18 +17,15 @@ PACKAGE = Path(__file__).parents[1]
 def replace_text(path: Path, text: str) -> None:
     """Write `path` by one rename: whoever reads or is killed meanwhile sees the old or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, path)
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[TextIO | None]:
-    """Hold an flock on the file `path`, which the kernel frees when its holder dies.
-
-    Yields the open file: a process that inherits it holds the lock too. None if `wait` is off and
-    somebody else holds it.
-    """
+    """Hold an flock on the file `path`, which the kernel frees when its holder dies. Yields the
+    open file; None if `wait` is off and somebody else holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while True:

@@ -29,7 +29,6 @@ def names_in(folder: Path) -> list[str]:
 
 
 def profiles() -> list[str]:
-    """Names of the profiles that ship with the package (ablations are not among them)."""
     return names_in(PROFILES)
 
 
@@ -38,13 +37,12 @@ class Profile:
     """What the file of a profile says, with those that it extends."""
 
     data: Mapping[str, Any]
+    name: str = ""
+    """As somebody named it: `tiny`, or the path of the file."""
 
     def pipeline(self, overrides: Sequence[str] = ()) -> Pipeline:
-        """The pipeline with `a.b=c` texts applied in order.
-
-        Raises ConfigError with every problem found, one line each. Overrides may narrow what stages
-        take; a source that no stage took before them either is one that somebody forgot.
-        """
+        """The pipeline with `a.b=c` texts applied in order. Raises ConfigError with every problem
+        found; a source that only the overrides leave to no stage is none."""
         pipeline = load_group(Pipeline, overrides, self.data)
         forgotten = set(pipeline.untrained)
         if forgotten and overrides:
@@ -59,7 +57,7 @@ class Profile:
 def read_profile(name_or_path: str) -> Profile:
     """`tiny`, or the YAML file of this path; raises ConfigError."""
     path = named_file(PROFILES, "profile", name_or_path)
-    return Profile({"profile": path.stem, **_with_bases(path)})
+    return Profile({"profile": path.stem, **_with_bases(path)}, name_or_path)
 
 
 def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
@@ -67,9 +65,7 @@ def load_profile(name_or_path: str, overrides: Sequence[str] = ()) -> Pipeline:
     return read_profile(name_or_path).pipeline(overrides)
 
 
-def load_group(
-    model: type[Group], overrides: Sequence[str], values: Mapping[str, Any] = {}
-) -> Group:
+def load_group(model: type[Group], overrides: Sequence[str], values: Mapping = {}) -> Group:
     """One settings class from values and overrides; raises ConfigError as load_profile."""
     try:
         data = reduce(overridden, overrides, dict(values))
@@ -108,8 +104,7 @@ def _with_bases(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
 def _with_defaults_extended(
     model: type[Settings], data: Mapping[str, Any], above: str = ""
 ) -> dict[str, Any]:
-    """The data with every `name+` added to the default of `name`, as `protocols+`. Raises
-    ConfigError where an empty default means all."""
+    """The data with every `name+` added to its default. Raises ConfigError: empty means all."""
     settled = dict[str, Any]()
     for key, value in data.items():
         name = key.removesuffix("+")
@@ -129,10 +124,11 @@ def _with_defaults_extended(
 
 
 def run_name(settings: Pipeline, profile: Pipeline | None = None) -> str:
-    """`tiny-seed0 · sft.learning_rate=1e-4`, with the first few differences from the profile."""
+    """`sft.learning_rate=1e-4 · tiny-seed0`: the first few differences from the profile come first,
+    for lists of runs cut names at their end."""
     name = f"{settings.profile}-seed{settings.seed}"
     changed = first_few([f"{n}={value}" for n, value in differences(settings, profile)])
-    return f"{name} · {', '.join(changed)}" if changed else name
+    return f"{', '.join(changed)} · {name}" if changed else name
 
 
 def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tuple[str, str]]:
@@ -159,8 +155,7 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
 
 
 def _parsed(text: str, where: str) -> Any:
-    """The value of a YAML text, where an alias is a copy and a date its text. Raises ConfigError,
-    whatever is wrong: 2024-99-99, `!!int x`."""
+    """The value of a YAML text; an alias is a copy, a date its text. Raises ConfigError."""
     try:
         return json.loads(json.dumps(YAML(typ="safe", pure=True).load(text), default=str))
     except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -182,11 +177,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def overridden(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """`data`, changed as `a.b.0.c=value` says; raises ConfigError with one line.
-
-    A list entry is named by its index, `name` or `use` (`collect.sources.deepscaler.limit=5`).
-    The value is YAML: `[a, b]`, `true`, `1e-6`, `null`. `sources+=[mine]` adds to a list.
-    """
+    """`data`, changed as `a.b.0.c=value` says, value in YAML; raises ConfigError with one line. A
+    list entry is named by index, `name` or `use` (`collect.sources.deepscaler.limit=5`)."""
     path, equals, value_text = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):

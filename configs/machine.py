@@ -1,9 +1,5 @@
 """This machine: folders, addresses and passwords from `KLEAR_*`, and what Prefect and MLflow read
-from the environment, as clients everywhere and as servers.
-
-Passwords travel this way and no other: an environment is seen by its own user alone, a command
-line by everybody.
-"""
+from the environment. A command line, unlike an environment, is seen by everybody: no passwords."""
 
 import os
 import re
@@ -55,10 +51,9 @@ def _store_address(url: str) -> str:
     if not all(url.partition("://")):  # it would be a folder that no other machine sees
         raise ValueError(f"{url} is no address; write s3://bucket/folder or the like")
     if "@" in url and urlsplit(url).password is not None:
-        raise ValueError(
-            "the address holds a password; leave it out, and let the client find it: a key file "
-            "of ssh, AWS_SECRET_ACCESS_KEY, or ~/.config/fsspec/conf.json"
-        )
+        places = "a key file of ssh, AWS_SECRET_ACCESS_KEY, or ~/.config/fsspec/conf.json"
+        fix = f"leave it out, and let the client find it: {places}"
+        raise ValueError(f"the address holds a password; {fix}")
     return url
 
 
@@ -132,22 +127,23 @@ class Machine(BaseSettings):
     def _loopback_without_password(self) -> Self:
         """Whoever reaches the servers can run code here, so beyond loopback they must ask."""
         if not self.password and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", self.host):
-            raise ValueError(
-                f"{self.host!r} opens servers without passwords to the network; set KLEAR_PASSWORD "
-                f"({SHORTEST_PASSWORD} characters or more), or use 127.0.0.1 and an ssh tunnel"
-            )
+            own = f"set KLEAR_PASSWORD ({SHORTEST_PASSWORD} characters or more)"
+            fix = f"{own}, or use 127.0.0.1 and an ssh tunnel"
+            raise ValueError(f"{self.host!r} opens servers without passwords to the network; {fix}")
         return self
+
+    @property
+    def mlflow_page(self) -> str:
+        """Its first page for people: experiments, not the mode for LLM applications."""
+        return f"{self.mlflow_url}/#/experiments?workflowType=machine_learning"
 
     def is_here(self, server: str) -> bool:
         """Whether `klear up` starts `prefect` or `mlflow`; else somebody else does, at its URL."""
         return f"{server}_url" not in self.model_fields_set
 
     def environment(self) -> dict[str, str]:
-        """Variables for Prefect, MLflow and every child process, which is then told of the same
-        machine wherever it runs; set them before importing either.
-
-        They hold the password of the servers where there is one: never print them.
-        """
+        """Variables for Prefect, MLflow and child processes; set them before importing either.
+        Where the servers have a password they hold it: never print them."""
         skipped = {*os.environ.get("NO_PROXY", "").split(","), "127.0.0.1", "localhost"}
         skipped |= {urlsplit(url).hostname or "" for url in (self.prefect_url, self.mlflow_url)}
         no_proxy = ",".join(sorted(filter(None, skipped)))
@@ -168,19 +164,14 @@ class Machine(BaseSettings):
 
 
 def load_machine() -> Machine:
-    """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable.
-
-    A secret may be a file called `klear_<field>` in the folder that KLEAR_SECRETS names; default:
-    where systemd and containers put them. Variables that are nearly ours are refused; others of the
-    prefix may be somebody's: an API key, say, or what Kubernetes tells of a service.
-    """
+    """The machine as `KLEAR_*` describes it; ConfigError has one line per wrong variable, also one
+    that is nearly ours. A secret may be a file `klear_<field>` in the folder that KLEAR_SECRETS
+    names, by default where systemd and containers put them."""
     ours = [f"{PREFIX}{name.upper()}" for name in (*Machine.model_fields, "secrets")]
     foreign = [n for n in sorted(os.environ) if n.startswith(PREFIX) and n not in ours]
-    if misspelt := [
-        f"{name}: there is no such variable; did you mean {near}?"
-        for name in foreign
-        for near in get_close_matches(name, ours, 1, 0.85)
-    ]:
+    close = [(name, get_close_matches(name, ours, 1, 0.85)) for name in foreign]
+    misspelt = [f"{n}: there is no such variable; did you mean {m[0]}?" for n, m in close if m]
+    if misspelt:
         raise ConfigError(misspelt)
     named = os.environ.get("KLEAR_SECRETS", "")
     places = (named, os.environ.get("CREDENTIALS_DIRECTORY", ""), "/run/secrets")
@@ -196,11 +187,11 @@ def load_machine() -> Machine:
     except ValidationError as error:
         # Not one that needs another value, which is wrong; that of the whole is about the host.
         wrong = [e for e in error.errors() if e["type"] != "default_factory_not_called"]
-        messages = {
+        errors = {
             str((*e["loc"], "host")[0]): e["msg"].removeprefix("Value error, ") for e in wrong
         }
         # Without the input, which may be a secret.
-        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in messages.items()) from error
+        raise ConfigError(f"{PREFIX}{n.upper()}: {what}" for n, what in errors.items()) from error
 
 
 def server_environment(machine: Machine, name: str) -> dict[str, str]:
@@ -225,9 +216,6 @@ def _mlflow_names(machine: Machine) -> dict[str, str]:
     private = ("10.*", "172.*", "192.168.*") if exposed else ()
     # An IPv6 address has its brackets in the last one.
     allowed = [*names, *(f"{n}:*" for n in names), *private, urlsplit(machine.mlflow_url).netloc]
-    return {
-        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(sorted(allowed)),
-        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(
-            f"http://{name}:{machine.mlflow_port}" for name in sorted(names)
-        ),
-    }
+    origins = ",".join(f"http://{name}:{machine.mlflow_port}" for name in sorted(names))
+    hosts = ",".join(sorted(allowed))
+    return {"MLFLOW_SERVER_ALLOWED_HOSTS": hosts, "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": origins}

@@ -21,7 +21,9 @@ from klear.configs.metrics import metrics
 from klear.configs.settings.base import read_catalogue
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import Source
-from klear.eval.math_answers import beside, readings, regions, scalars, shapes, verify
+from klear.eval.math_answers import beside, regions, scalars, shapes, verify
+from klear.eval.math_answers.notation import functions, numerals, plain, spelling
+from klear.eval.math_answers.rules import Rule
 from klear.flows.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,8 +33,9 @@ SOURCES = {
     "contributing.md": "CONTRIBUTING.md",
     "machines.md": "deployments/README.md",
     "trainer.md": "training/README.md",
+    "results.svg": "configs/ablations/RESULTS.svg",
 }
-"""Pages whose text lies elsewhere in the repository."""
+"""Pages, and a picture, whose text lies elsewhere in the repository."""
 LINK = re.compile(r"(!?)\[([^][]*(?:\[[^]]*\][^][]*)*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 SOURCE = re.compile(r"<!-- source: ([\w.]+): ([\w ]+) -->")
 PAPER = re.compile(r"§[\d.]+|(?:Table|Fig(?:ure|\.)|Eq\.|App\.) ?\w+")
@@ -40,16 +43,20 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 BOUNDS |= {"minLength": "characters ≥", "maxLength": "characters ≤"}
 
 MATH_RULES = (
-    *readings.READINGS[:1],
+    Rule("Worked solutions as gold", verify.stated),
     *beside.RULES,
-    *readings.READINGS[1:],
+    Rule("Program syntax and keyboards", plain.in_latex),
+    Rule("Numbers in words", numerals.in_digits),
+    Rule("Typesetting", spelling.spell),
+    Rule("Units, percent and degrees", verify.spell_both),
+    Rule("Named functions", functions.cut_out),
     *verify.RULES,
     *scalars.ORDERED_TEXTS,
     *regions.RULES,
     *shapes.RULES,
     *scalars.RULES,
 )
-"""In the order in which the judge tries them."""
+"""In the order in which the judge takes them: how sides are read, then how they are compared."""
 
 
 def app() -> App:
@@ -138,11 +145,14 @@ def metrics_page() -> str:
 def math_rules() -> str:
     """A row for every rule of the math judge, with its own cases."""
 
-    def cell(cases: tuple[tuple[str, str], ...]) -> str:
+    def cell(cases: list[tuple[str, str]]) -> str:
         pairs = (f"`{gold}` ← `{answer}`" for gold, answer in cases)
         return "<br>".join(pairs).replace("|", r"\|").replace("\n", " ")
 
-    rows = [f"| {r.name} | {cell(r.accepts)} | {cell(r.refuses)} |" for r in MATH_RULES]
+    rows = [
+        f"| {r.name} | {cell(r.cases['accepts'])} | {cell(r.cases['refuses'])} |"
+        for r in MATH_RULES
+    ]
     page = [
         "# What the math judge accepts",
         "The rules in the order in which they are tried, each with its own cases, which are "

@@ -1,8 +1,5 @@
-"""From a model's text to the answer that is judged: after the think block, boxed or fenced.
-
-The model reasons inside `<think>…</think>` and answers after it (§3.2.4). Everything here is linear
-in the length of the text, because a truncated answer may be hundreds of kilobytes long.
-"""
+"""From a model's text to the answer that is judged: after the think block, boxed or fenced
+(§3.2.4). Everything here is linear in the length of the text."""
 
 import re
 import textwrap
@@ -45,9 +42,8 @@ def writable(text: str) -> str:
 
 
 def has_closed_think(text: str) -> bool:
-    """Exactly one well-formed think block, and nothing but whitespace before it. An empty one is
-    closed: a template writes it to switch thinking off, and a model that thinks all the same may
-    write one block more, or the end of one."""
+    """Exactly one well-formed think block, and only white space before it. An empty one, as
+    templates write it, is closed, also where a model writes a block or an end more."""
     opened, closed = text.count(THINK_OPEN), text.count(THINK_CLOSE)
     if _EMPTY_BLOCK.match(text):
         return opened <= closed <= 2 and after_think(text) is not None
@@ -55,18 +51,14 @@ def has_closed_think(text: str) -> bool:
 
 
 def after_think(text: str) -> str | None:
-    """The part that is judged: what follows the last `</think>`, or all of a text without tags.
-    None when a block is opened and never closed: the text was cut off while thinking."""
+    """What follows the last `</think>`, or all of a text without tags; None: a block stays open."""
     answer = text.rpartition(THINK_CLOSE)[2]
     return None if THINK_OPEN in answer else answer
 
 
 def extract_boxed(text: str) -> Extracted:
-    r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block.
-
-    Boxes between which nothing is said are one answer, the list of their contents: `\boxed{1}` or
-    `\boxed{2}` answers `1, 2` and neither 1 nor 2. Where words stand between, the last one counts.
-    """
+    r"""The content of the last `\boxed{…}` or `\fbox{…}` after the think block. Boxes between which
+    nothing is said are one answer, the list of their contents."""
     answer = after_think(text)
     if answer is None:
         return _NOT_CLOSED
@@ -100,10 +92,8 @@ def extract_boxed(text: str) -> Extracted:
 
 
 def extract_program(text: str) -> Extracted:
-    """The last fenced Python program after the think block.
-
-    Fences tagged python or py count, and bare ones. A bare fence after a tagged one counts only
-    when it reads like a program, because models often add a fence with sample output.
+    """The last fenced Python program after the think block: tagged python or py, or bare. A bare
+    fence after a tagged one counts only when it reads like a program, for it may be sample output.
     """
     answer = after_think(text)
     if answer is None:

@@ -1,7 +1,4 @@
-"""How far a piece of work is: whoever does it reports, whoever runs it listens.
-
-Code may call `report(done, total, note)` as often as it likes; listeners decide how often to look.
-"""
+"""How far a piece of work is: whoever does it reports at will, whoever runs it listens."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,9 +1,5 @@
 """The Ray cluster that `KLEAR_RAY_ADDRESS` names: joining it, its code, and parts on its nodes.
-
-Ray is imported only once a cluster is asked for. Work is plain Ray tasks of one CPU each, and Ray
-does again what a lost node took along. (prefect-ray needs Prefect's server, which listens on
-loopback, from every node; a part of nothing costs it 367 ms against 5.)
-"""
+Work is plain Ray tasks of one CPU each, which Ray does again where a node is lost."""
 
 import hashlib
 import logging
@@ -26,7 +22,7 @@ from .sandbox import MachineUnfit
 _CODE = (
     *(f"{folder}/**/*.py" for folder in ("configs", "eval", "tasks", "training")),
     *("configs/catalogue/*.toml", "configs/accelerate/*.yaml", "eval/benchmarks/*.jsonl"),
-    *("eval/sandbox/*.txt", "eval/math_answers/notation/*.toml"),
+    *("eval/sandbox/*.txt", "eval/math_answers/notation/*.toml", "eval/rows/*.toml"),
     "requirements-[cg]pu.lock",
 )
 """The code and what it reads beside itself. Profiles are read by the machine that asks alone."""
@@ -40,8 +36,7 @@ _JOINING = threading.Lock()
 
 
 def join(address: str) -> Any:
-    """The module `ray`, connected to the cluster at `address` ("host:port", or "auto"). Raises
-    RuntimeError with the fix when there is no cluster."""
+    """The module `ray`, connected to `address` ("host:port", or "auto"). Raises RuntimeError."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -103,10 +98,9 @@ def code_digest() -> str:
 def same_code(code: str, path: Path | None = None) -> None:
     """On a node: raise MachineUnfit unless it runs the `code` of who asks, and sees its `path`."""
     if code_digest() != code:
-        raise MachineUnfit(
-            f"node {platform.node()} has other code or packages than the machine that asks: "
-            "install the same commit and the same lock file on every node"
-        )
+        fix = "install the same commit and the same lock file on every node"
+        wrong = "has other code or packages than the machine that asks"
+        raise MachineUnfit(f"node {platform.node()} {wrong}: {fix}")
     if path and not path.exists():
         raise MachineUnfit(
             f"node {platform.node()} does not see {path}: the nodes of a Ray cluster read and "

@@ -49,10 +49,8 @@ def foreign_tags(text: str) -> Tags | None:
 def name_tags(model: str, tags: Tags) -> str:
     """What to set where `model` thinks in `tags`."""
     pair = json.dumps(tags, ensure_ascii=False)
-    return (
-        f"{model} thinks in {tags[0]}…{tags[1]}, which would be judged as its answer: set "
-        f"engine.think_tags='{pair}'"
-    )
+    wrong = "which would be judged as its answer"
+    return f"{model} thinks in {tags[0]}…{tags[1]}, {wrong}: set engine.think_tags='{pair}'"
 
 
 def with_think_tags(text: str, tags: Tags) -> str:
@@ -74,8 +72,7 @@ def with_think_tags(text: str, tags: Tags) -> str:
 
 
 def parts_of(content: Any) -> tuple[str, str]:
-    """(answer, thinking) of a message's content: a text, nothing, or parts of several types.
-    Raises TypeError for anything else."""
+    """(answer, thinking) of a message's content: a text, nothing, or parts. Raises TypeError."""
     if content is None or isinstance(content, str):
         return content or "", ""
     if isinstance(content, list):

@@ -13,6 +13,7 @@ from itertools import chain, count
 
 from ..configs.ablation import Ablation, load_ablation
 from ..configs.loading import load_profile
+from ..configs.machine import load_machine
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.ablation.ablate import AblateSettings, ablate
@@ -21,12 +22,13 @@ from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.run_context import TrackedRun, run_context
 from ..tasks.observe.terminal import LogDisplay, chosen_display
 from ..tasks.report.run_story import PlannedStage
+from ..tasks.store.shared import open_store
 from ..tasks.store.store import Artifact, Store
 from ..training.sizing import Fit
 from .dag import StageCall, build_dag, upstream_of
 from .plan import Plan, plan
 from .request import Request
-from .run import compute, compute_one, publish_plan, publish_report, run_spec
+from .run import compute, compute_one, publish_plan, publish_report, run_spec, show_plan
 
 Cell = tuple[str, int, Pipeline]
 """Arm, seed, and settings."""
@@ -35,15 +37,20 @@ Scored = tuple[Artifact, Artifact]
 RUNS = "runs"  # how the display calls the cells that are computed beside each other
 
 
-def run_ablation(name: str, profile: str, seeds: int | None, concurrent: int) -> str:
+def run_ablation(
+    name: str, profile: str, seeds: int | None, concurrent: int, plan_only: bool = False
+) -> str:
     """Every arm with every seed, then one page of effects. Returns the page's folder."""
     spec = load_ablation(name)
+    if plan_only:
+        planned = plan_ablation(spec, profile, seeds, open_store(load_machine()))
+        return show_plan(planned.kept())
     matrix, unchanged = list(cells(spec, profile, seeds)), load_profile(profile)
     keys = (key_of(settings) for *_, settings in matrix)
     meaning = json.dumps([spec.name, profile, seeds or spec.seeds, *keys])
     request, resolved = Request(matrix[0][-1], unchanged), spec.model_dump(mode="json")
     with run_context(run_spec(request, "ablation", meaning, resolved=resolved)) as run:
-        publish_plan(plan_ablation(spec, profile, seeds, run.store), run)
+        publish_plan(plan_ablation(spec, profile, seeds, run.store).kept(), run)
         if concurrent > 1:
             scored = compute_beside(spec, matrix, run, unchanged, concurrent)
         else:
@@ -130,7 +137,7 @@ def plan_ablation(spec: Ablation, profile: str, seeds: int | None, store: Store)
     for line, runs in shared.values():
         users = runs[0] if len(runs) == 1 else f"shared by {len(runs)} runs from {runs[0]}"
         stages.append(replace(line, why="; ".join(filter(None, (users, line.why)))))
-    return Plan(stages, matrix[0][-1].topology, fits)
+    return Plan(stages, matrix[0][-1].topology, fits, f"{spec.name} {profile}")
 
 
 def _calls(spec: Ablation, settings: Pipeline) -> list[StageCall]:

@@ -1,9 +1,13 @@
 """What a run would reuse, resume and compute, why, and what it will take."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from functools import partial
 from math import isnan, nan
+from pathlib import Path
+from typing import Self
 
 from rich import box
 from rich.console import Console
@@ -11,6 +15,9 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
+from ..configs.files import replace_text
+from ..configs.machine import load_machine
+from ..configs.settings.base import first_few
 from ..configs.settings.pipeline import Pipeline
 from ..configs.settings.topology import Assumptions, Topology
 from ..tasks.data.sources import GOLDS
@@ -21,8 +28,9 @@ from ..tasks.planning.work import SAVED
 from ..tasks.report.figures import number
 from ..tasks.report.page import render
 from ..tasks.report.run_story import PlannedStage, duration, size
+from ..tasks.store.hardware import gpus
 from ..tasks.store.store import Artifact
-from ..training.sizing import Fit, check
+from ..training.sizing import DoesNotFit, Fit, check
 from .dag import StageCall, build_dag
 
 NOT_MEASURED, ASSUMED = "–", "≈"
@@ -52,13 +60,31 @@ _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
 
 
 class Plan(list[PlannedStage]):
-    """The stages of a run in order, with the machines they are planned for."""
+    """The stages of a run in order, with the machines they are planned for, and the name of the
+    profile or the experiment that they are all the stages of."""
 
     def __init__(
-        self, stages: Iterable[PlannedStage], topology: Topology, fits: Sequence[Fit] = ()
+        self,
+        stages: Iterable[PlannedStage],
+        topology: Topology,
+        fits: Sequence[Fit] = (),
+        name: str = "",
     ) -> None:
         super().__init__(stages)
-        self.topology, self.fits = topology, tuple(fits)
+        self.topology, self.fits, self.name = topology, tuple(fits), name
+
+    def kept(self, changed: Sequence[tuple[str, str]] = ()) -> Self:
+        """Itself; where it is of a whole profile (which was `changed`) or experiment, what it came
+        to is kept for the description of its form (`last_plan`)."""
+        if self.name and any(stage.action != "reuse" for stage in self):
+            line, _, way = (
+                summary(self).partition("\n")[0].partition(" of time on the critical path")
+            )
+            beside = " with stages beside each other" if way else ""
+            changes = ", ".join(first_few([f"{name}={value}" for name, value in changed]))
+            text = f"{date.today()}{' with ' * bool(changes)}{changes}: {line}{beside}."
+            replace_text(_kept(self.name), text)
+        return self
 
     @property
     def problems(self) -> list[str]:
@@ -82,8 +108,8 @@ def plan(
         expected[call.stage.name] = planner.plan_stage(call.stage, inputs, call.settings)
         if call.stage.name == until:
             break
-    stages = planner.stages
-    return Plan(stages, settings.topology, check(settings, [s.stage for s in stages]))
+    stages, name = planner.stages, "" if calls or until not in ("", "report") else settings.profile
+    return Plan(stages, settings.topology, check(settings, [s.stage for s in stages]), name)
 
 
 def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
@@ -132,19 +158,23 @@ def assumptions(stages: Plan) -> list[tuple[str, str]]:
 def summary(stages: Plan) -> str:
     """What the stages that are not reused take, and what the figures rest on, as Markdown."""
     todo = [s for s in stages if s.action != "reuse"]
+    unmeasured = dict.fromkeys(s.stage for s in todo if s.seconds is None and not s.unknown)
+    never = f"{', '.join(unmeasured)} (never measured)" if unmeasured else ""
     counts = Counter(s.action for s in stages)
     seconds, way = critical_path(stages)
     several = len({s.stage for s in stages}) < len(stages)  # runs: of an ablation
     shorter = seconds < sum(s.seconds or 0.0 for s in todo) and not several
     return render(
         "plan.md",
-        path=(duration(seconds), way) if shorter else None,
+        path=(duration(seconds), way, unmeasured.keys() & {*way}) if shorter else None,
         counts={action: counts[action] for action in _ACTIONS if counts[action]},
         todo=todo,
+        never=never,
         sums=[
-            pattern.format(written(total))
+            " + ".join(filter(None, [pattern.format(written(total)) if total else "", more]))
             for figure, written, pattern in _FIGURES.values()
-            if (total := sum(getattr(s, figure) or 0.0 for s in todo))
+            for more in (never if figure == "seconds" else "",)
+            if (total := sum(getattr(s, figure) or 0.0 for s in todo)) or more
         ],
         saved=[(s.stage, tokens(n)) for s in todo if (n := s.counts.get(SAVED, 0.0)) > 0],
         golds=[
@@ -157,6 +187,31 @@ def summary(stages: Plan) -> str:
         assumptions=assumptions(stages),
         prices=[(s.stage, s.prices) for s in stages if s.prices],
     ).rstrip()
+
+
+def refuse_without_gpu(stages: Plan) -> None:
+    """Raise DoesNotFit where what is left to do needs GPUs and this machine, on which it would run,
+    has none."""
+    t, launched = stages.topology, load_machine().ray_address
+    elsewhere = t.nodes > 1 or launched or t.launcher in ("ray", "slurm")
+    if elsewhere or not t.gpus or gpus() or shutil.which("nvidia-smi"):
+        return
+    on_gpus = tuple(fit.stage for fit in stages.fits)
+    needing = [s.stage for s in stages if s.action != "reuse" and s.stage.startswith(on_gpus)]
+    if needing:
+        fix = "run it on a machine that has one, or set topology.gpus_per_node=0 to try without"
+        names = ", ".join(dict.fromkeys(needing))
+        raise DoesNotFit(f"{names}: planned for {t.gpus} {t.gpu}; this machine has no GPU: {fix}")
+
+
+def _kept(name: str) -> Path:
+    return load_machine().home / "plans" / f"{name}.txt"
+
+
+def last_plan(name: str) -> str:
+    """What the last plan of a profile (`tiny`) or an experiment (`losses tiny`) came to; '' where
+    nobody planned it on this machine."""
+    return _kept(name).read_text(encoding="utf-8") if _kept(name).exists() else ""
 
 
 def print_plan(stages: Plan) -> None:

@@ -8,6 +8,8 @@ from ..configs.loading import Profile, differences, run_name
 from ..configs.settings.explain import ConfigError
 from ..configs.settings.pipeline import Pipeline
 
+NO_FILE = Profile({})
+
 
 @dataclass(frozen=True)
 class Request:
@@ -15,11 +17,13 @@ class Request:
 
     settings: Pipeline
     profile: Pipeline
+    file: Profile = NO_FILE
+    overrides: tuple[str, ...] = ()
 
     @classmethod
     def from_profile(cls, profile: Profile, overrides: Sequence[str]) -> Self:
         """Raises ConfigError with all that is wrong."""
-        return cls(profile.pipeline(overrides), profile.pipeline())
+        return cls(profile.pipeline(overrides), profile.pipeline(), profile, tuple(overrides))
 
     def refuse_left_out(self, *stages: str) -> None:
         """Raise ConfigError for a stage that the profile does not have."""
@@ -29,7 +33,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """`tiny-seed0 · sft.learning_rate=1e-4`."""
+        """`sft.learning_rate=1e-4 · tiny-seed0`."""
         return run_name(self.settings, self.profile)
 
     @property

@@ -3,49 +3,67 @@ Prefect and MLflow: its plan, its report, a link between them.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
+from ..configs.machine import load_machine
 from ..configs.settings.base import key_of
+from ..configs.settings.explain import ConfigError
 from ..configs.settings.pipeline import Pipeline
 from ..tasks.answers.judge import judge
 from ..tasks.engine.events import Planned
+from ..tasks.engine.run import Run
 from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.prefect import show_link, show_markdown, show_table, this_flow_run
-from ..tasks.observe.registry import log_complete
+from ..tasks.observe.registry import accuracy, log_complete, log_origins
 from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
 from ..tasks.observe.tracker import tags_of
+from ..tasks.report.lineage_page import lineage_table
 from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
-from ..tasks.store.lineage import CompleteRun, note_complete
+from ..tasks.report.results import ACCURACY
+from ..tasks.store.lineage import EVALUATION, CompleteRun, note_complete
+from ..tasks.store.shared import open_store
 from ..tasks.store.store import Artifact
 from ..training.sizing import refuse
-from .dag import StageCall, build_dag
-from .plan import Plan, plan, rows, summary
+from .dag import Dag, StageCall, build_dag
+from .plan import Plan, plan, refuse_without_gpu, rows, summary
 from .request import Request
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 
 
-def run_pipeline(request: Request, until: str, force: frozenset[str], verify: bool) -> str:
+def run_pipeline(
+    request: Request, until: str, force: frozenset[str], verify: bool, plan_only: bool = False
+) -> str:
     """Data, SFT, math RL, code RL, evaluation, report. Returns the folder of the last result."""
     settings = request.settings
-    spec = run_spec(request, "pipeline", key_of(settings), force=force, verify=verify)
+    if plan_only:
+        planning = Run(store=open_store(load_machine()), seed=settings.seed, force=force)
+        return show_plan(plan(settings, planning, until).kept(request.changed))
+    flags = {"force": force, "verify": verify}
+    rerun = rerun_fields(request, lines_by_stage(request))
+    spec = run_spec(request, "pipeline", key_of(settings), rerun=rerun, **flags)
     with run_context(spec) as run:
         stages = plan(settings, run, until)
-        publish_plan(stages, run)
+        publish_plan(stages.kept(request.changed), run)
         if any(stage.action != "reuse" for stage in stages):
             run.tracker.put("its charts", lambda s: s.tag(run.run_id, tags_of("computing")))
-        run.tracker.save_view([protocol.name for protocol in settings.evaluate.protocols])
+        run.tracker.save_views([protocol.name for protocol in settings.evaluate.protocols])
         results = compute(settings, until)
+        log_origins(run.tracker, run.run_id, results, run.store)
         if "report" not in results:
             return f"stopped after {until}"
         report = results["report"]
         moment = run.store.manifest(report).made
-        run.tracker.log(run.run_id, accuracy_by_stage(results), moment)
-        log_complete(run.tracker, run.run_id, results)
+        run.tracker.log(run.run_id, accuracy_by_stage(results, settings), moment)
+        log_complete(run.tracker, run.run_id, results, settings, run.store)
         publish_report(report, {}, run)
+        last = run.store.manifest(results[EVALUATION + MODELS[-1]])
+        table = lineage_table(run.store, last, run.tracker.run_url)
+        show_markdown("klear-lineage", table, "What the last scores were made from, and why")
         flow_run = this_flow_run()
         complete = CompleteRun(
             flow_run=flow_run.id,
@@ -54,6 +72,8 @@ def run_pipeline(request: Request, until: str, force: frozenset[str], verify: bo
             profile=settings.profile,
             seed=settings.seed,
             report=report.key,
+            source=request.file.name,
+            overrides=request.overrides,
         )
         note_complete(run.store, complete)
         return str(report.folder)
@@ -81,26 +101,38 @@ def compute_one(call: StageCall, *inputs: Artifact) -> Artifact:
     return run_graph({name: Node((), work)})[name]
 
 
-def accuracy_by_stage(results: Mapping[str, Artifact]) -> dict[str, dict[int, float]]:
-    """`aime24/avg` at 0 to 3: base, SFT, math RL, code RL; what runs are compared by."""
+def accuracy_by_stage(
+    results: Mapping[str, Artifact], settings: Pipeline
+) -> dict[str, dict[int, float]]:
+    """`accuracy/math`, `accuracy/code` and `aime24/avg` at 0 to 3: base, SFT, math RL, code RL;
+    what runs are compared by."""
     curves: dict[str, dict[int, float]] = {}
     for step, model in enumerate(MODELS):
-        scores = results.get(f"evaluate_{model}")
-        for name, value in scores.metrics.items() if scores else ():
-            if name.endswith("/avg"):
+        if scores := results.get(f"evaluate_{model}"):
+            domains = {ACCURACY + n: v for n, v in accuracy(scores.metrics, settings).items()}
+            averages = {n: v for n, v in scores.metrics.items() if n.endswith("/avg")}
+            for name, value in (domains | averages).items():
                 curves.setdefault(name, {})[step] = value
     return curves
 
 
 def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:
-    """The first artifacts of a run, below a `head`: where it is in MLflow, and what it will do."""
+    """The first artifacts of a run, below a `head`: where it is in MLflow, and what it will do.
+    Raises DoesNotFit where this machine cannot do it."""
     run.tell(Planned(stages))
     run.display.links = links = run.story().links
     if address := links["MLflow"]:
         run.display.logger().info("this run in MLflow: %s", address)
         show_link("klear-mlflow", address, "This run in MLflow")
-    show_table("klear-plan", rows(stages), f"{head}\n\n{summary(stages)}".lstrip())
+    show_plan(stages, head)
     run.tracker.note(run.run_id, summary_text(run.story(), "", links))
+    refuse_without_gpu(stages)
+
+
+def show_plan(stages: Plan, head: str = "") -> str:
+    """The plan as an artifact, below a `head`."""
+    show_table("klear-plan", rows(stages), f"{head}\n\n{summary(stages)}".lstrip())
+    return "only planned"
 
 
 def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun) -> None:
@@ -119,11 +151,34 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun
         run.display.summary = summary_text(story, table)
         text = re.sub(r"^## Summary\n.*?(?=^## |\Z)", "", text, count=1, flags=re.M | re.S)
     text = f"{head}\n\n{text}"
-    run.tracker.note(run.run_id, head if table else text)
+    stages = " · ".join(f"[{h.stage}]({h.url})" for h in story.happened if h.url)
+    of_stages = f"\n\nRuns of its stages, also where they were reused: {stages}" * bool(stages)
+    run.tracker.note(run.run_id, (head if table else text) + of_stages)
     for name in ("report.html", "report.md"):
         file = str(page.file(name))
         run.tracker.put(name, lambda server, file=file: server.log_artifact(run.run_id, file))
-    show_markdown("klear-report", with_inline_plots(text, page.folder))
+    shown = "What this run came to: scores with intervals, curves, data, and where each is from"
+    show_markdown("klear-report", with_inline_plots(text, page.folder), shown)
+
+
+def lines_by_stage(request: Request) -> dict[str, list[str]]:
+    """For each stage, the overrides of a request that change it."""
+    dag, lines = build_dag(request.settings), request.overrides
+    by_stage: dict[str, list[str]] = {}
+    for line in dict.fromkeys(lines):
+        without: Dag = {}
+        with suppress(ConfigError):
+            without = build_dag(request.file.pipeline([x for x in lines if x != line]))
+        for stage, call in dag.items():
+            if not line.startswith("seed=") and without.get(stage) != call:
+                by_stage.setdefault(stage, []).append(line)
+    return by_stage
+
+
+def rerun_fields(request: Request, lines: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What the form of a stage begins with that is run again: `changes` are by stage."""
+    changes = {stage: "\n".join(some) for stage, some in lines.items()}
+    return {"profile": request.file.name, "seed": request.settings.seed, "changes": changes}
 
 
 def run_spec(

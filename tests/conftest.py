@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from klear.tasks.engine import scheduler
+from klear.eval.progress import listening
+from klear.tasks.engine import cache, stage_process
 
 settings.register_profile("klear", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("klear")
@@ -48,8 +50,20 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def pass_an_hour() -> None:
         now[0] += 3600
 
-    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clocks = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr(stage_process, "time", clocks)
     return pass_an_hour
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages compute here, where what a test replaces is replaced."""
+
+    def here(function: Any, arguments: Any, *, listen: Any, answer: Any, **_: Any) -> Any:
+        with listening(listen):
+            return function(answer, **arguments)
+
+    monkeypatch.setattr(cache, "run_process", here)
 
 
 @pytest.fixture(scope="session")

@@ -204,7 +204,7 @@ class Home:
 
     def engines(self) -> list[int]:
         """Processes in which a worker executes a flow."""
-        return self.of_this_home("prefect.engine")
+        return self.of_this_home("-m prefect.engine")
 
     def children(self) -> list[int]:
         """Supervisors and what they supervise: processes that train or generate for this home."""

@@ -1,9 +1,6 @@
-"""Alarms: the log line of a training step that looks wrong after the lines before it.
-
-Training that diverges is seen in one line. A policy that games its reward is not: its reward rises
-as it should. It is seen in what the reward does not pay for: tests that were withheld, the length
-of the answers, their form. Those are noisy, so the median of the last few lines must have moved.
-"""
+"""Alarms: the log line of a training step that looks wrong after the lines before it. Divergence is
+seen in one line. A policy that games its reward shows in withheld tests, length and form, which are
+noisy: the median of the last few lines must have moved."""
 
 import math
 import statistics
@@ -33,11 +30,9 @@ def alarms(lines: Lines, now: Mapping[str, float]) -> dict[str, str]:
 def diverges(lines: Lines, now: Mapping[str, float]) -> str:
     """Why the log line `now` looks like divergence after the `lines` before it, or nothing.
 
-    The loss may be 3 times, the gradient norm 10 times its own median over the last 50 lines, or
-    the first line where that was lower: what diverges early is a median soon. The first line says
-    nothing, nor does the loss of RL, which is about 0 and of either sign. NaN and infinity say so
-    on any line, and so does an update that was left out for them, unless that is how fp16 finds the
-    scale of its loss.
+    The loss may be 3 times, the gradient norm 10 times its median over the last 50 lines, or the
+    first line where that was lower. Not the loss of RL, which is about 0. NaN and infinity count on
+    any line, and an update left out for them, unless that is how fp16 finds the scale of its loss.
     """
     for name in (*TOO_HIGH, "eval/loss"):
         if not math.isfinite(now.get(name, 0.0)):
@@ -69,8 +64,7 @@ def teaches_nothing(lines: Lines) -> str:
 
 
 Bounds = Callable[[float, float], tuple[float, float]]
-"""From the running median of a metric and the median of its first lines: lowest and highest value
-that is usual."""
+"""From the median of a metric, and of its first lines: its usual lowest and highest value."""
 DRIFTS: Mapping[str, tuple[str, Bounds]] = {
     GAP: ("withheld/gap", lambda usual, first: (-math.inf, min(usual, first) + SHARE)),
     LENGTH: ("completions/mean_length", lambda usual, _: (usual / FACTOR, usual * FACTOR)),
@@ -81,11 +75,8 @@ held to where they began, too; length is not, for longer answers may be what is 
 
 
 def drifts(lines: Lines, now: Mapping[str, float], alarm: str) -> str:
-    """Why the metric of `alarm` has drifted at the log line `now`, or nothing.
-
-    The median of the last 5 lines that have it is outside of the bounds that up to 50 lines before
-    them give, 5 at least.
-    """
+    """Why the metric of `alarm` has drifted at the log line `now`, or nothing: the median of the
+    last 5 lines that have it is outside of the bounds by up to 50 lines before, 5 at least."""
     name, bounds = DRIFTS[alarm]
     values = [line[name] for line in (*lines, now) if name in line]
     before, recent = values[:-RECENT], statistics.median(values[-RECENT:] or [0.0])

@@ -42,10 +42,8 @@ def create_base(job: BaseJob) -> dict[str, float]:
         assert job.examples is not None, "the stage gives the corpus of the tokenizer"
         texts = corpus(read_table(job.examples, Example), job.seed)
         tokenizer = small_tokenizer(texts, s.vocabulary, s.tokens)
-        model, chat = (
-            small_model(s, tokenizer, job.seed),
-            render.ChatFormat.from_template(tokenizer),
-        )
+        model = small_model(s, tokenizer, job.seed)
+        chat = render.ChatFormat.from_template(tokenizer)
         start = f"random weights, seed {job.seed}"
     else:
         # the commit that the revision of a hub model means now; a local folder has none
@@ -147,9 +145,8 @@ def prepare_for_chat(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> render.ChatFormat:  # fmt: skip
-    """Give a pretrained model `template`, if any, with the tokens that this needs (see
-    `render.give_template`), and make the end of its turn stop it. Raises ValueError for what
-    cannot be asked."""
+    """Give a pretrained model `template`, if any, with its tokens (see `render.give_template`), and
+    make the end of its turn stop it. Raises ValueError for what cannot be asked."""
     if render.give_template(tokenizer, template):
         model.resize_token_embeddings(max(len(tokenizer), model.config.vocab_size))
     chat = render.ChatFormat.from_template(tokenizer, kwargs)

@@ -1,8 +1,5 @@
-"""What both trainers share: their configuration, where they begin, and what they do at their steps.
-
-At its steps a trainer writes metrics and progress, marks its checkpoints as whole, and stops when
-it is told to.
-"""
+"""What both trainers share: their configuration, where they begin, metrics and progress at their
+steps, checkpoints that are marked as whole, and how they stop when told to."""
 
 import json
 import os
@@ -26,6 +23,7 @@ from .alarms import DIVERGENCE, NO_LESSON, alarms
 from .launch import result_files
 from .launch.jobs import RLJob, SFTJob
 from .models import broken_weights, check_layout, check_weights
+from .speedups import speed_up
 
 KEEP = 2  # checkpoints
 # What the trainers log twice, or about themselves only; TRL forgets num_tokens on resuming SFT.
@@ -35,7 +33,6 @@ _NOISE = {"epoch", "total_flos", "num_input_tokens_seen", "num_tokens", "step_ti
 
 
 def trainer_args(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[str, Any]:
-    """What the configurations of both trainers share."""
     cuda = torch.cuda.is_available()
     if s.runtime.precision == "fp16" and not cuda:
         raise ValueError("runtime.precision=fp16 needs CUDA: take fp32 or bf16")
@@ -68,11 +65,11 @@ def train(
     trainer: Any, job: SFTJob | RLJob, progress: result_files.ProgressFile, updates: int = 1,
     explain: Callable[[], str] = str,
 ) -> None:  # fmt: skip
-    """Train from the newest checkpoint to the end or a stop, with metrics and progress. One step of
-    the files (RL: a rollout) is `updates` optimizer updates; `explain` says how the answers of the
-    latest one were paid."""
+    """Train from the newest checkpoint to the end or a stop. One step of the files (RL: a rollout)
+    is `updates` optimizer updates; `explain` says how the latest answers were paid."""
     start = result_files.latest(Path(trainer.args.output_dir))
     check_layout(trainer, start)
+    speed_up(trainer, job)
     if trainer.is_world_process_zero():
         after_step = resume_step(trainer, updates)
         trainer.add_callback(WriteMetrics(job, progress, updates, after_step, explain))
@@ -80,8 +77,7 @@ def train(
 
 
 class WriteMetrics(TrainerCallback):
-    """One line of metrics.jsonl for each line the trainer logs, from rank 0. `each` optimizer
-    updates make one step of the files (RL: one rollout)."""
+    """A line of metrics.jsonl for each line that rank 0 logs; a step of it has `each` updates."""
 
     def __init__(
         self, job: SFTJob | RLJob, progress: result_files.ProgressFile, each: int, after_step: int,
@@ -101,11 +97,8 @@ class WriteMetrics(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **_) -> None:
         if not logs or "train_runtime" in logs:
             return
-        numbers = {
-            name: float(value)
-            for name, value in sorted(logs.items(), key=lambda item: display_order(item[0]))
-            if isinstance(value, (int, float)) and name not in _NOISE
-        }
+        items = sorted(logs.items(), key=lambda item: display_order(item[0]))
+        numbers = {n: float(v) for n, v in items if isinstance(v, (int, float)) and n not in _NOISE}
         step = state.global_step // self.each
         rung, runtime = alarms(self.lines, numbers), self.job.settings.runtime
         if NO_LESSON in rung:
@@ -120,10 +113,9 @@ class WriteMetrics(TrainerCallback):
             print(f"{alarm} alarm at step {step}: {why}", flush=True)
             self._note += f", {alarm.upper()} ALARM"
         if NO_LESSON in rung and runtime.stop_without_lesson:
-            raise RuntimeError(
-                f"stopped at step {step}: nothing was learned, for {rung[NO_LESSON]}\n"
-                "(runtime.stop_without_lesson=false goes on all the same)"
-            )
+            fix = "(runtime.stop_without_lesson=false goes on all the same)"
+            why = f"nothing was learned, for {rung[NO_LESSON]}"
+            raise RuntimeError(f"stopped at step {step}: {why}\n{fix}")
         if DIVERGENCE in rung and runtime.stop_on_divergence:
             raise RuntimeError(
                 f"stopped at step {step}, for {rung[DIVERGENCE]}: lower the learning rate, or set "
@@ -169,8 +161,7 @@ class FiniteCheckpoints:
 
 
 def skipped_by_scaler(trainer: Any) -> bool:
-    """Whether an update whose gradient overflowed is left out by the scaler of fp16, which then
-    halves its scale: not where that cannot help any more."""
+    """Whether the scaler of fp16 leaves an overflown update out, and can still lower its scale."""
     scaler = trainer.accelerator.scaler
     return scaler is not None and scaler.get_scale() > LOWEST_SCALE
 
@@ -204,13 +195,12 @@ class Stopped(SystemExit):
 class StopOnTerm(TrainerCallback):
     """SIGTERM: the process saves where it is and ends; the next start goes on to the same bits.
 
-    Until the first update of a step nothing has changed since the step began: that state is saved
-    at once, in the middle of a forward pass or while it samples; before the first step is done, it
-    is where the stage begins anew, and nothing is saved. (At step 0 transformers restores the
-    random numbers before it makes the iterator of the data, which draws one.) Afterwards the step
-    is ended first. Several processes always do, for all of them must agree. One step is
-    `updates_per_step` optimizer updates (RL: a rollout). First in line, so that what it writes is
-    there before a checkpoint is marked whole.
+    Until the first update of a step nothing has changed since it began: that state is saved at
+    once, in the middle of a forward pass or while it samples; before the first step is done nothing
+    is. (At step 0 transformers restores the random numbers before it makes the iterator of the
+    data, which draws one.) Afterwards, and with several processes, which must agree, the step is
+    ended first. One step is `updates_per_step` updates (RL: a rollout). First in line, so that what
+    it writes is there before a checkpoint is marked whole.
     """
 
     def __init__(self, trainer: Any, updates_per_step: int) -> None:

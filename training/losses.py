@@ -29,6 +29,7 @@ from ..configs.settings.loss import AnyLoss
 
 MAX_LOG_RATIO = 20.0  # e^20 is far outside any clip range, and its square still fits in float32
 SAME_REWARD = 1e-6  # rewards closer than this are equal: rounding is no signal
+LEAST_ENTROPY = 1e-8  # in nats, as ERC's authors' code has it
 LEAST_LOG_WEIGHT = math.log(1e-8)  # of an answer in VESPO, as TRL has it
 
 
@@ -81,8 +82,7 @@ def group_advantages(
 
 
 def clipped_tokens(ratio: Tensor, advantage: Tensor, s: AnyLoss) -> tuple[Tensor, Tensor]:
-    """Tokens that clipping would cut off above its range (Ã > 0, δ > 1 + ε_high) and below it
-    (Ã < 0, δ < 1 − ε_low)."""
+    """Tokens that clipping cuts off: Ã > 0 and δ > 1 + ε_high; Ã < 0 and δ < 1 − ε_low."""
     low, high = s.clip_range
     return (advantage > 0) & (ratio > high), (advantage < 0) & (ratio < low)
 
@@ -198,10 +198,8 @@ def vespo(t: Tokens, s: constants.VESPO) -> Tensor:
     return (k * log_w - decay * log_w.expm1()).exp()
 
 
-POLICY_LOSSES: dict[str, Callable[[Tokens, Any], Tensor]] = {
-    loss.__name__: loss
-    for loss in (gppo, clip_higher, grpo, cispo, dgpo, dppo_tv, gspo, sapo, vespo)
-}
+_ALL = (gppo, clip_higher, grpo, cispo, dgpo, dppo_tv, gspo, sapo, vespo)
+POLICY_LOSSES: dict[str, Callable[[Tokens, Any], Tensor]] = {loss.__name__: loss for loss in _ALL}
 """Each takes the settings of its name (`configs.settings.loss.LOSSES`)."""
 
 
@@ -226,10 +224,8 @@ class ImportanceBounds:
     """What is done about a sampler (vLLM) unlike the trainer, by ρ = π_old/π_sampler."""
 
     low: float = 1.0
-    high: float = 1.0
-    """Bounds of ρ as the weight of a token: truncated importance sampling."""
-    mask: bool = False
-    """A token outside of them has no gradient: IcePop."""
+    high: float = 1.0  # Bounds of ρ as the weight of a token: truncated importance sampling.
+    mask: bool = False  # A token outside of them has no gradient: IcePop.
     drift: float = math.inf
     """An answer has no gradient where its mean log ρ is further from 0: a geometric mask."""
 
@@ -246,8 +242,7 @@ def importance_correction(
     old_logp: Tensor, sampling_logp: Tensor, answer: Tensor, mask: Tensor, bounds: ImportanceBounds
 ) -> ImportanceCorrection:
     """The weight of every token for its sampler's sake, detached; 1 where the log-probability that
-    it was sampled with is unknown (NaN). `answer` [B, T] or [B, 1] numbers the answers from 0.
-    """
+    it was sampled with is NaN. `answer` [B, T] or [B, 1] numbers the answers from 0."""
     log_ratio = torch.nan_to_num((old_logp - sampling_logp).detach().float(), nan=0.0)
     ratio = log_ratio.exp()
     total, tokens = Answers(answer, mask, 1.0).sums(log_ratio)
@@ -261,9 +256,7 @@ def policy_weight(
     loss: AnyLoss, logp: Tensor, old_logp: Tensor, advantage: Tensor, answers: Answers | None = None
 ) -> Tensor:
     """F of Eq. 12 by one of `POLICY_LOSSES`, detached. Without `answers` every row is one.
-
-    `dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10).
-    """
+    `dual_clip` = c gives tokens with Ã < 0 and δ > c no gradient (the authors' code, c = 10)."""
     if answers is None:
         rows, length = logp.shape
         number = torch.arange(rows, device=logp.device)[:, None]
@@ -277,16 +270,33 @@ def policy_weight(
     return weight
 
 
+class EntropyRatio(NamedTuple):
+    """All [B, T] bool."""
+
+    below: Tensor
+    above: Tensor
+
+
+def entropy_ratio(entropy: Tensor, old_entropy: Tensor, low: float, high: float) -> EntropyRatio:
+    """Tokens at which the policy's entropy left that of the policy that sampled (ERC, arXiv
+    2512.05591, as its authors' code has it): ρ = (H + 1e-8)/(H_old + 1e-8) outside of [low, high],
+    H in nats over the whole vocabulary, detached. F of such a token is 0; Z still counts it."""
+    now, then = (_float32(x.detach()) + LEAST_ENTROPY for x in (entropy, old_entropy))
+    ratio = now / then
+    return EntropyRatio(ratio < low, ratio > high)
+
+
+def overlong_penalty(lengths: Tensor, longest: int, buffer: int) -> Tensor:
+    """What an answer of so many tokens is paid beside its reward (soft overlong punishment, DAPO,
+    arXiv 2503.14476, Eq. 13): 0 up to `longest` − `buffer`, from there linear to −1 at `longest`.
+    """
+    return ((longest - buffer - lengths.float()) / buffer).clamp(-1.0, 0.0)
+
+
 def token_weight(
-    policy_weight: Tensor,
-    advantage: Tensor,
-    positive: Tensor,
-    mask: Tensor,
-    *,
-    policy_tokens: float,
-    positive_tokens: float,
-    lm_weight: float,
-) -> Tensor:
+    policy_weight: Tensor, advantage: Tensor, positive: Tensor, mask: Tensor, *,
+    policy_tokens: float, positive_tokens: float, lm_weight: float,
+) -> Tensor:  # fmt: skip
     """w = F·Ã/Z_pg + α·1[positive]/Z_pos on answer tokens, 0 elsewhere (Eq. 12, 13, 14).
 
     `positive` [B], [B, 1] or [B, T] marks correct answers (Φ of Eq. 13). `policy_tokens` and
@@ -306,6 +316,5 @@ def weighted_nll(logp: Tensor, weight: Tensor) -> Tensor:
 
 
 def entropy_bonus(entropy: Tensor, mask: Tensor, *, policy_tokens: float, weight: float) -> Tensor:
-    """c·Σ H_t/Z, a scalar that is taken off the loss: c times the mean entropy H of the policy over
-    the answer tokens of the step, `entropy` with its gradient (the fused head's)."""
+    """c·Σ H_t/Z, a scalar that is taken off the loss; `entropy` [B, T] with its gradient."""
     return weight / max(policy_tokens, 1.0) * torch.where(mask, entropy, 0.0).sum()

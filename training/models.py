@@ -1,8 +1,5 @@
-"""Models from disk and to disk, whole also where their weights are spread over processes.
-
-With the weights of a checkpoint travels where it comes from: `lineage.json` for programs and a
-model card for people. They hold nothing of the machine that made them: no path, no clock.
-"""
+"""Models from disk and to disk, whole also where their weights are spread over processes. With the
+weights travels where they come from: `lineage.json` and a model card, of no path and no clock."""
 
 import fnmatch
 import json
@@ -49,8 +46,6 @@ SHOWN = ("loss.*", "lm_weight", "learning_rate", "epochs", "steps", "prompts_per
 
 
 class TrainingStep(Record):
-    """One stage a model went through."""
-
     stage: str  # base, sft, rl math or rl code
     start: str  # hub id with revision, the name of a local folder, or `the step before`
     seed: int
@@ -62,7 +57,6 @@ _STEPS = TypeAdapter(list[TrainingStep])
 
 
 def step_of(stage: str, start: str, seed: int, settings: Settings) -> TrainingStep:
-    """The step that a stage with these settings is."""
     values = {n: str(v) for n, v in flat(json.loads(key_of(settings))).items()}
     if "model" in values:
         values["model"] = public_name(values["model"])
@@ -111,15 +105,20 @@ def write_lineage(folder: Path, steps: Sequence[TrainingStep]) -> None:
 def load_model(
     folder: Path | str, *, attention: str | None = None, dtype: str = "auto", **more: Any
 ) -> PreTrainedModel:
-    """The causal language model in `folder` (or of a hub id), in `auto`, `float32`, `bfloat16`."""
-    return AutoModelForCausalLM.from_pretrained(
-        str(folder), attn_implementation=attention, dtype=dtype, **more, **WEIGHTS
-    )
+    """The causal language model in `folder` (or of a hub id), in `auto`, `float32`, `bfloat16`.
+    Raises ValueError where it lacks weights: they would be random."""
+    options = {"attn_implementation": attention, "dtype": dtype, **more, **WEIGHTS}
+    load: Any = AutoModelForCausalLM.from_pretrained
+    model, info = load(str(folder), output_loading_info=True, **options)
+    if missing := sorted(info["missing_keys"]):
+        others = f" and {len(missing) - 1} more" if missing[1:] else ""
+        fix = "it is a checkpoint of another class, or damaged"
+        raise ValueError(f"{folder} has no {missing[0]}{others}, which would be random: {fix}")
+    return model
 
 
 def checkpoint_for_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
-    """The checkpoint, or links to its files in `folder` with a config.json that asks for the types
-    of `s`: TRL's colocated vLLM is given a model's folder and no other word."""
+    """The checkpoint, or links to its files in `folder` with a config.json of the types of `s`."""
     config = {"head_dtype": "model", **json.loads((checkpoint / "config.json").read_text())}
     types = {"head_dtype": "float32" if s.fp32_head else "model"}
     types |= {"dtype": "float16"} if s.runtime.precision == "fp16" else {}
@@ -131,6 +130,12 @@ def checkpoint_for_vllm(checkpoint: Path, folder: Path, s: RLSettings) -> Path:
             (folder / file.name).symlink_to(file.resolve())
     replace_text(folder / "config.json", json.dumps(config | types))
     return folder
+
+
+def positions_of(config: Any, yarn_factor: float | None = None) -> int | None:
+    """Tokens of prompt and answer that a model can place; None where its config does not say."""
+    trained = getattr(config, "max_position_embeddings", None)
+    return int(trained * (yarn_factor or 1)) if trained else None
 
 
 def load_tokenizer(folder: Path | str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -149,10 +154,8 @@ def load_to_train(
     folder: Path | str, s: SFTSettings | RLSettings
 ) -> tuple[PreTrainedModel, ChatFormat]:
     """Model, and how it is asked; raises ValueError where its answers could not be trained on.
-
-    Computed in 16 bits (autocast) over fp32 weights, as the authors: bf16 loses an update of 1e-6.
-    Under adapters weights are never updated: in bf16 they stay as they are stored.
-    """
+    Computed in 16 bits (autocast) over fp32 weights: bf16 loses an update of 1e-6. Weights under
+    adapters, which are never updated, stay in bf16."""
     chat = chat_format(folder, load_tokenizer(folder), s.chat_template_kwargs)
     dtype = "auto" if s.lora and s.runtime.precision == "bf16" else "float32"
     model = load_model(folder, attention=s.runtime.attention, dtype=dtype)
@@ -161,6 +164,17 @@ def load_to_train(
     if getattr(embedding, "padding_idx", None) in chat.stops:
         embedding.padding_idx = None  # an end of turn that pads, too, would have no gradient
     return model, chat
+
+
+def without_dropout(model: nn.Module) -> None:
+    """Switch off dropout, of layers and of attention, which keeps its own as a number: with it the
+    ratio of a policy to the one that sampled is noise."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and "drop" in name:
+                setattr(module, name, 0.0)
 
 
 def adapters(model: PreTrainedModel, s: LoraSettings | None) -> Any:
@@ -183,8 +197,7 @@ def adapters(model: PreTrainedModel, s: LoraSettings | None) -> Any:
 
 
 def broken_weights(model: nn.Module) -> list[str]:
-    """The parameters with a value that is NaN or infinite; of a sharded one this process looks at
-    its own part."""
+    """The parameters with a value that is NaN or infinite, in this process's part."""
     return [name for name, weight in model.named_parameters() if not _is_finite(weight.detach())]
 
 
@@ -197,8 +210,7 @@ def _is_finite(weight: Tensor) -> bool:
 
 
 def check_weights(model: nn.Module, where: str, *, everywhere: bool = False) -> None:
-    """Raise FloatingPointError, which begins with `where`, if a weight is NaN or infinite:
-    with `everywhere` on all processes, which must all call it, so that none writes its part."""
+    """Raise FloatingPointError if a weight is NaN or infinite; `everywhere`: on all processes."""
     names = broken_weights(model)
     if everywhere and PartialState().num_processes > 1:
         names = list(dict.fromkeys(gather_object(names)))
@@ -208,17 +220,13 @@ def check_weights(model: nn.Module, where: str, *, everywhere: bool = False) -> 
 
 
 def save_model(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
-    lineage: Sequence[TrainingStep] = (),
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path,
+    lineage: Sequence[TrainingStep] = (), chat_template_kwargs: Mapping[str, Any] | None = None,
     question: str = "",
-) -> None:
-    """Write a Hugging Face folder, all or nothing: safetensors, tokenizer with chat template, how
-    the model is asked (`question`: what it was trained with), generation config, and with a
-    `lineage` its model card. Raises FloatingPointError, and writes nothing, where a weight is NaN
-    or infinite, which one above 65,504 is in fp16."""
+) -> None:  # fmt: skip
+    """Write a Hugging Face folder, all or nothing: safetensors, tokenizer, generation config, how
+    the model is asked (`question`: in training), and with a `lineage` its model card. Raises
+    FloatingPointError where a weight is NaN or infinite, as one above 65,504 is in fp16."""
     check_weights(model, f"{folder.name} is not written, as {model.dtype}")
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -250,8 +258,7 @@ def save_trained(
 
 
 def check_layout(trainer: Any, checkpoint: Path | None) -> None:
-    """Raise ValueError where `trainer` cannot go on from `checkpoint`: weights in shards are for
-    processes that share them, whole ones for those that do not."""
+    """Raise ValueError where `trainer` cannot go on from `checkpoint`: in shards, or whole."""
     shards = checkpoint is not None and any(checkpoint.glob("pytorch_model_fsdp*"))
     if checkpoint and shards != trainer.is_fsdp_enabled:
         raise ValueError(
@@ -264,18 +271,13 @@ def check_layout(trainer: Any, checkpoint: Path | None) -> None:
 
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention", "mlp", "moe"}
-PACKING_ERROR = (
-    2e-4  # nats: dense models have 5e-6 in float32, a layer that does not reset far more
-)
+PACKING_ERROR = 2e-4  # nats: dense models have 5e-6 in float32, layers that do not reset far more
 
 
 def packing_mistake(model: PreTrainedModel) -> str:
-    """Why the sequences of a packed row would see each other in this model, or nothing.
-
-    Linear attention, convolutions and state spaces go on from one sequence to the next whatever
-    `position_ids` say, and so do some families whose layers are all attention. What the config says
-    of its layers is taken at its word; otherwise two short rows must have the log-probabilities in
-    one packed row that they have alone."""
+    """Why the sequences of a packed row would see each other in this model, or nothing: linear
+    attention, convolutions and state spaces do not reset, as the config says of its layers; else
+    two short rows must have the log-probabilities in one packed row that they have alone."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
     if others := sorted(set(kinds or ()) - ATTENTION):
@@ -285,7 +287,7 @@ def packing_mistake(model: PreTrainedModel) -> str:
     before, training = config._attn_implementation, model.training
     other = "sdpa" if model._supports_sdpa else "eager"  # flash attention needs a GPU and 16 bits
     try:
-        if "flash" in str(before):
+        if "flash" in str(before) or before == "flex_attention":
             config._attn_implementation = other
         with in_float32(model):
             difference = _packing_error(model.eval())
@@ -302,8 +304,7 @@ def packing_mistake(model: PreTrainedModel) -> str:
 
 @contextmanager
 def in_float32(model: nn.Module) -> Iterator[None]:
-    """Weights of 16 bits are widened, which loses nothing, and narrowed at the end: those of the
-    layers while their layer runs alone, so that a large model has room."""
+    """Weights of 16 bits are widened and narrowed at the end; of layers, while each runs."""
     types = {weight: weight.dtype for weight in model.parameters() if weight.itemsize == 2}
     layers = next((m for m in model.modules() if isinstance(m, nn.ModuleList)), nn.ModuleList())
 
@@ -340,16 +341,14 @@ def _packing_error(model: PreTrainedModel) -> float:
 
 
 def gradients_in_fp32(trainer: Any) -> None:
-    """Under FSDP2 accelerate adds gradients up, over micro-batches and processes, in the type of
-    the arithmetic: in 16 bits the sum would depend on how a mini-batch is cut."""
+    """Under FSDP2 accelerate adds gradients up in 16 bits: a sum that depends on micro-batches."""
     plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
     if plugin and (policy := plugin.mixed_precision_policy):
         plugin.mixed_precision_policy = replace(policy, reduce_dtype=torch.float32)
 
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:
-    """The policy as a plain model: processes that sample do not wait for each other's answers.
-    Where weights are spread or have adapters, there must be room for all of them beside those."""
+    """The policy as a plain, unsharded model: processes that sample do not wait for each other."""
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     if trainer.is_fsdp_enabled or is_peft_model(model):
         return unsharded_copy(base_of(model), dict(gathered(model)))
@@ -362,8 +361,7 @@ def base_of(model: Any) -> PreTrainedModel:
 
 
 def gathered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight whole, one after the other; all processes must exhaust it. One with an adapter
-    is merged, in fp32; peft's own merge and unmerge would leave it rounded."""
+    """Every weight whole, in turn, adapters merged in fp32; all processes must exhaust it."""
     base, layer = base_of(model), ".base_layer."
     for name, weight in base.state_dict().items():
         if ".lora_" in name:
@@ -380,8 +378,7 @@ def gathered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def unchanged_weights(model: Any) -> Iterator[None]:
-    """While peft merges adapters into the weights of `model` and takes them out again: what it
-    leaves is rounded, and a run that was resumed would begin from other weights."""
+    """While peft merges adapters into `model` and out again: the weights it leaves are rounded."""
     layers = [m.base_layer.weight for m in model.modules() if hasattr(m, "base_layer")]
     before = [weight.detach().to("cpu", copy=True) for weight in layers]
     try:

@@ -1,12 +1,11 @@
-"""What is trained together: sequences in batches of tokens, and prompts in rollouts.
-
-The paper counts prompts, rollouts and tokens; TRL counts sequences on one device and optimizer
-updates. Importable without torch.
-"""
+"""What is trained together: sequences in batches of tokens, and prompts in rollouts. The paper
+counts prompts, rollouts and tokens; TRL sequences on one device, and updates. Importable without
+torch."""
 
 import math
 import random
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from ..configs.settings.training import RLSettings
 
@@ -14,8 +13,7 @@ POOL = 2_048  # sequences sorted by length at a time: like lengths meet, yet epo
 
 
 def length_groups(rows: Iterable[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut `rows`, sorted by their `lengths`, into groups whose padded size (sequences × the
-    longest) stays within `budget`; a sequence longer than that is alone in its group."""
+    """`rows` by length in groups of a padded size (sequences × the longest) within `budget`."""
     groups: list[list[int]] = []
     for i in sorted(rows, key=lambda i: lengths[i]):
         if not groups or (len(groups[-1]) + 1) * lengths[i] > budget:
@@ -27,11 +25,9 @@ def length_groups(rows: Iterable[int], lengths: Sequence[int], budget: int) -> l
 def epoch_batches(
     lengths: Sequence[int], budget: int, epochs: float, seed: int, multiple: int = 1
 ) -> list[list[int]]:
-    """All batches of a whole training run: a pure function of its arguments.
-
-    Every epoch visits every sequence once, in an order of its own; the last epoch may be a part.
-    The first batches are repeated at the end until their number is a multiple of `multiple`.
-    """
+    """All batches of a training run: a pure function. Every epoch visits every sequence once, in
+    its own order; the last may be a part. The first batches are repeated at the end up to a
+    `multiple`."""
     batches: list[list[int]] = []
     for epoch in range(math.ceil(epochs)):
         rng = random.Random(f"{seed}:{epoch}")
@@ -45,18 +41,14 @@ def epoch_batches(
         batches += of_epoch
     if not batches:
         raise ValueError(f"no batch: {len(lengths)} sequences over {epochs} epochs")
-    missing = -len(batches) % multiple
-    return batches + [batches[i % len(batches)] for i in range(missing)]
+    return batches + [batches[i % len(batches)] for i in range(-len(batches) % multiple)]
 
 
 def optimizer_steps(
     lengths: Sequence[int], batch_tokens: int, longest: int, epochs: float, seed: int
 ) -> list[list[int]]:
-    """The sequences of every optimizer step, about `batch_tokens` of them padded.
-
-    A step takes whole cells of at most `longest` tokens, each of like lengths, drawn in any order:
-    steps mix short and long, and what is in them depends on no machine.
-    """
+    """The sequences of every optimizer step, about `batch_tokens` of them padded: cells of at most
+    `longest` tokens, each of like lengths, drawn in any order, whatever the machine."""
     cell = min(batch_tokens, longest)
     cells = max(1, round(batch_tokens / cell))
     batches = epoch_batches(lengths, cell, epochs, seed, multiple=cells)
@@ -85,24 +77,28 @@ def cut_steps(
     return [batch for batches in cut for batch in batches], each
 
 
+@lru_cache(maxsize=8)
+def epoch_order(prompts: int, epoch: int, seed: int, shuffle: bool = True) -> list[int]:
+    """The prompts of an epoch, by (`seed`, epoch)."""
+    order = list(range(prompts))
+    if shuffle:
+        random.Random(f"{seed}:{epoch}").shuffle(order)
+    return order
+
+
 def prompt_order(
     prompts: int, *, prompts_per_step: int, rollouts: int, updates: int, steps: int, seed: int,
     shuffle: bool = True,
 ) -> list[int]:  # fmt: skip
-    """Which prompts each rollout step uses, in the shape TRL's generation batches expect.
-
-    Epochs over the prompts, with `shuffle` by (`seed`, epoch), run on without a break. Each prompt
-    is repeated `rollouts` times, and each step `updates` times (TRL reads the batch of a rollout
-    once for every optimizer update). The whole run is one pass, hence resuming is skipping.
-    """
+    """Which prompts each rollout step uses, in the shape TRL's generation batches expect. Epochs,
+    each in its `epoch_order`, run on without a break. Each prompt is repeated `rollouts`
+    times, each step `updates` times (TRL reads its batch at every update). One pass: resuming is
+    skipping."""
     if prompts < 1:
         raise ValueError("there is no prompt to train on, within max_prompt_tokens")
     stream: list[int] = []
     for epoch in range(-(-steps * prompts_per_step // prompts)):
-        order = list(range(prompts))
-        if shuffle:
-            random.Random(f"{seed}:{epoch}").shuffle(order)
-        stream += order
+        stream += epoch_order(prompts, epoch, seed, shuffle)
     chosen: list[int] = []
     for start in range(0, steps * prompts_per_step, prompts_per_step):
         step = [i for i in stream[start : start + prompts_per_step] for _ in range(rollouts)]
@@ -111,18 +107,14 @@ def prompt_order(
 
 
 def rl_schedule(s: RLSettings, world: int) -> dict[str, int]:
-    """`s` on `world` processes in TRL's units: arguments of GRPOConfig.
-
-    TRL counts the sequences of one optimizer update on one device (times `oversampling`), and its
-    steps are optimizer updates; the authors warm up over rollouts (80 and 40 updates, §4.1).
-    Raises ValueError when the numbers do not divide.
-    """
+    """`s` on `world` processes as arguments of GRPOConfig: sequences of one update on one device
+    (times `oversampling`); steps are updates, also those of the warm-up. Raises ValueError when the
+    numbers do not divide."""
     updates = s.prompts_per_step // s.mini_batch_prompts
     prompts, rest = divmod(s.mini_batch_prompts, world)
     if rest:
-        raise ValueError(
-            f"mini_batch_prompts = {s.mini_batch_prompts} is no multiple of processes = {world}"
-        )
+        mistake = f"no multiple of processes = {world}"
+        raise ValueError(f"mini_batch_prompts = {s.mini_batch_prompts} is {mistake}")
     return {
         "per_device_train_batch_size": prompts * s.rollouts_per_prompt * s.oversampling,
         "steps_per_generation": updates,  # optimizer updates of one rollout

@@ -1,9 +1,6 @@
-"""From problems to tokens and back: the one place that knows the chat template.
-
-How a model is asked, and what of its tokens is its answer, is read off what its template renders:
-no token is known by name. SFT, RL and evaluation go through here, so what is trained is what is
-sampled, and what is judged is all of the answer: what the prompt already wrote of it, too.
-"""
+"""From problems to tokens and back: the one place that knows the chat template. How a model is
+asked, and what of its tokens is its answer, is read off what its template renders, for SFT, RL and
+evaluation alike. What is judged is all of the answer: what the prompt already wrote of it, too."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +12,7 @@ from typing import Any
 
 import trl
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils.hub import cached_file
 
 from ..eval.answers import THINK_CLOSE, THINK_OPEN, after_think
@@ -29,6 +26,7 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )  # as Qwen3
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"  # of ChatML
+ANOTHER = "name another by base.chat_template"
 _QUESTION, _ANSWER, _THOUGHT = "klear-question", "klear-answer", "klear-thought"
 _OPEN_BLOCK = re.compile(f"{THINK_OPEN}((?!{THINK_OPEN}).)*\\Z", re.DOTALL)
 _END_OF_PROMPT = re.compile(rf"{THINK_OPEN}\s*({THINK_CLOSE}\s*)?\Z")
@@ -36,7 +34,6 @@ _MARKUP = re.compile(r"<[^<>\s]{1,40}>")  # how templates write tokens: <|im_end
 
 
 def conversation(prompt: str) -> list[dict[str, str]]:
-    """The single user turn of a problem."""
     return [{"role": "user", "content": prompt}]
 
 
@@ -44,14 +41,12 @@ def conversation(prompt: str) -> list[dict[str, str]]:
 class ChatFormat:
     """How a model is asked and answers, for one tokenizer, its template and `kwargs` of that."""
 
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
     kwargs: Mapping[str, Any]
     prefill: str
     """What a prompt already wrote of the answer: "", `<think>`, or a whole empty block."""
-    closing: tuple[int, ...]
-    """What the template writes after an answer; the last id ends the turn."""
-    stops: frozenset[int]
-    """Ids that end an answer."""
+    closing: tuple[int, ...]  # What the template writes after an answer; the last id ends the turn.
+    stops: frozenset[int]  # Ids that end an answer.
     lead: str
     """What the template writes before an answer without thinking, and a model before its own."""
     marks: tuple[str, str] | None
@@ -59,7 +54,7 @@ class ChatFormat:
 
     @classmethod
     def from_template(
-        cls, tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any] | None = None,
+        cls, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None = None,
         stops: Iterable[int] = (),
     ) -> "ChatFormat":  # fmt: skip
         """The format that the template shows when it renders; `stops` are the end tokens of the
@@ -83,29 +78,19 @@ class ChatFormat:
             prefill = opened[0].replace(marks[0], THINK_OPEN)
             header = prompt.removesuffix(opened[0])
         if _QUESTION not in bare or not chat.startswith(header) or _ANSWER not in chat:
-            raise ValueError(
-                f"the chat template of {_name(tokenizer)} does not keep the prompt, or the answer, "
-                "as it is when the answer follows: what is trained would not be what is sampled; "
-                "name another template by base.chat_template"
-            )
+            kept = "does not keep the prompt, or the answer, as it is when the answer follows"
+            other = "what is trained would not be what is sampled"
+            raise ValueError(f"the chat template of {_name(tokenizer)} {kept}: {other}; {ANOTHER}")
         lead = chat[len(header) : chat.index(_ANSWER)]
         closing = _closing(tokenizer, kwargs, chat.rpartition(_ANSWER)[2])
         ends: list[Any] = [closing[-1], tokenizer.eos_token_id, *stops]
         broken = set(closing) & set(_ids(tokenizer, marks[1])) if marks else ()
         if broken:
-            raise ValueError(
-                f"the chat template of {_name(tokenizer)} ends thinking with the token that ends a "
-                "turn: an answer would stop there; name another template by base.chat_template"
-            )
-        return cls(
-            tokenizer=tokenizer,
-            kwargs=kwargs,
-            prefill=prefill,
-            closing=closing,
-            stops=frozenset(i for i in ends if isinstance(i, int)),
-            lead=lead if marks and THINK_OPEN not in lead else "",
-            marks=marks,
-        )
+            mistake = "ends thinking with the token that ends a turn: an answer would stop there"
+            raise ValueError(f"the chat template of {_name(tokenizer)} {mistake}; {ANOTHER}")
+        end_ids = frozenset(i for i in ends if isinstance(i, int))
+        lead = lead if marks and THINK_OPEN not in lead else ""
+        return cls(tokenizer, kwargs, prefill, closing, end_ids, lead, marks)
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt up to the point where the model goes on."""
@@ -117,15 +102,13 @@ class ChatFormat:
         )["input_ids"]
 
     def response_ids(self, responses: Sequence[str]) -> list[list[int]]:
-        """Token ids of each answer as the model writes it: without what the prompt wrote of it,
-        closed as the template closes it."""
+        """Token ids of each answer as the model writes it: without prefill, and closed."""
         texts = [self._in_own_marks(after_prefill(r, self.prefill)) for r in responses]
         encoded = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return [[*ids, *self.closing] for ids in encoded]  # type: ignore[misc]
 
     def text(self, ids: Sequence[int]) -> str:
-        """The answer as the judge sees it: the prefill and all up to the end of the turn, with
-        think tags also where they are special tokens, without other special tokens."""
+        """The answer as the judge sees it: prefill, think tags, no other special tokens."""
         return self.prefill + self.continuation(ids)
 
     def continuation(self, ids: Sequence[int]) -> str:
@@ -179,11 +162,10 @@ def after_prefill(response: str, prefill: str) -> str:
 
 
 def chat_format(
-    model: str | Path, tokenizer: PreTrainedTokenizerBase,
+    model: str | Path, tokenizer: Tokenizer,
     kwargs: Mapping[str, Any] | None = None, stops: Iterable[int] = (), revision: str | None = None,
 ) -> ChatFormat:  # fmt: skip
-    """The format of `model`, a folder or a hub id, asked with `kwargs`, or as it says itself if
-    these are None. Raises ValueError as `ChatFormat.from_template`."""
+    """The format of `model`, a folder or a hub id, asked with `kwargs` or, if None, its own."""
     own = read_chat_file(model, revision).get("chat_template_kwargs") if kwargs is None else kwargs
     return ChatFormat.from_template(tokenizer, own, stops)
 
@@ -196,13 +178,13 @@ def read_chat_file(model: str | Path, revision: str | None = None) -> dict[str, 
     return chat_file(model)
 
 
-def keeps_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+def keeps_text(tokenizer: Tokenizer) -> bool:
     """Whether a text with spaces and lines comes back from its tokens as it was."""
     text = "so x = 6 * 7\n\n  is\n42"
     return tokenizer.decode(_ids(tokenizer, text)) == text
 
 
-def give_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> bool:
+def give_template(tokenizer: Tokenizer, name: str | None) -> bool:
     """Set the template called `name`: `chatml`, one of TRL's, or a file; without a name ChatML
     where the tokenizer has none. True where tokens came with it that the vocabulary lacked, which
     only a name asks for. Raises ValueError with the fix."""
@@ -233,16 +215,16 @@ def _template_file(name: str) -> str:
     raise ValueError(f"base.chat_template={name} is neither a file nor one of: {names}")
 
 
-def _name(tokenizer: PreTrainedTokenizerBase) -> str:
+def _name(tokenizer: Tokenizer) -> str:
     return tokenizer.name_or_path or "this model"
 
 
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []  # type: ignore[return-value]
 
 
 def _render(
-    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any],
+    tokenizer: Tokenizer, kwargs: Mapping[str, Any],
     *answers: Mapping[str, str], generate: bool = False,
 ) -> str:  # fmt: skip
     """A question, an answer, a question and so on, as text."""
@@ -255,15 +237,12 @@ def _render(
         return str(tokenizer.apply_chat_template(turns, **options))
     except (TemplateError, TypeError, ValueError) as error:
         first = str(error).strip().partition("\n")[0]
-        raise ValueError(
-            f"the chat template of {_name(tokenizer)} does not render a question and an answer "
-            f"({first}): name another by base.chat_template"
-        ) from error
+        failed = f"does not render a question and an answer ({first})"
+        message = f"the chat template of {_name(tokenizer)} {failed}: {ANOTHER}"
+        raise ValueError(message) from error
 
 
-def _closing(
-    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], after: str
-) -> tuple[int, ...]:
+def _closing(tokenizer: Tokenizer, kwargs: Mapping[str, Any], after: str) -> tuple[int, ...]:
     """The tokens with which the template closes an answer: the run of added tokens that begins what
     stands `after` it, or after an answer that another question follows, or else EOS."""
     added = tokenizer.added_tokens_decoder
@@ -280,26 +259,22 @@ def _closing(
         if run:  # the next turn's opening: its first token is enough
             return (run[0],)
     if not isinstance(tokenizer.eos_token_id, int):
-        raise ValueError(
-            f"the chat template of {_name(tokenizer)} writes no token after an answer, and the "
-            "tokenizer has no EOS: nothing would end an answer; name another by base.chat_template"
-        )
+        none = "writes no token after an answer, and the tokenizer has no EOS: nothing would end an"
+        raise ValueError(f"the chat template of {_name(tokenizer)} {none} answer; {ANOTHER}")
     return (tokenizer.eos_token_id,)
 
 
 def _thinking_marks(
-    tokenizer: PreTrainedTokenizerBase, kwargs: Mapping[str, Any], header: str
+    tokenizer: Tokenizer, kwargs: Mapping[str, Any], header: str
 ) -> tuple[str, str] | None:
     """What the template writes around the reasoning of an answer, where that is no think tag."""
     names: Collection[str] = ("reasoning_content", "reasoning", "thinking")
-    answer = {"content": _ANSWER, **dict.fromkeys(names, _THOUGHT)}
-    chat = _render(tokenizer, kwargs, answer)
+    chat = _render(tokenizer, kwargs, {"content": _ANSWER, **dict.fromkeys(names, _THOUGHT)})
     if not chat.startswith(header) or _THOUGHT not in chat[len(header) :]:
         return None
     opened, _, rest = chat[len(header) :].partition(_THOUGHT)
     closed = rest.partition(_ANSWER)[0]
     added, tags = tokenizer.added_tokens_decoder, (opened.strip("\n"), closed.strip("\n"))
-    own = THINK_OPEN not in opened and all(
-        any(i in added for i in _ids(tokenizer, t)) for t in tags
-    )
+    are_tokens = (any(i in added for i in _ids(tokenizer, tag)) for tag in tags)
+    own = THINK_OPEN not in opened and all(are_tokens)
     return tags if own else None  # type: ignore[return-value]

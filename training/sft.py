@@ -1,8 +1,5 @@
-"""Long chain-of-thought SFT (§3.1, §4.1) on TRL's SFTTrainer.
-
-Loss on the answer's tokens only. Eq. 8 prints π where the gradient needs log π: this is the
-negative log-likelihood, a mean over the answer tokens of the whole optimizer step.
-"""
+"""Long chain-of-thought SFT (§3.1, §4.1) on TRL's SFTTrainer. Loss on the answer's tokens only: the
+negative log-likelihood (Eq. 8 prints π for log π), a mean over those of the optimizer step."""
 
 import math
 import random
@@ -49,6 +46,12 @@ def run_sft(job: SFTJob) -> dict[str, float]:
     cache = job.out / result_files.SCRATCH / result_files.TOKENS
     arguments = job.examples, chat, s.max_length, cache, progress.report
     dataset = rank0_first(cache / "DONE", lambda: tokenized(*arguments))
+    most, longest = models.positions_of(model.config), max(dataset["length"])
+    if most and longest > most:
+        fix = "lower sft.max_length, or set base.positions"
+        raise ValueError(
+            f"examples have up to {longest:,} tokens, the model {most:,} places: {fix}"
+        )
     left_out = thinking_left_out(chat, column(job.examples, "response"))
     to_train, held_out = split(dataset, job)
     trainer = build_trainer(job, model, chat.tokenizer, to_train)
@@ -66,28 +69,21 @@ def run_sft(job: SFTJob) -> dict[str, float]:
 
 
 def thinking_left_out(chat: ChatFormat, responses: Iterable[str]) -> int:
-    """Answers whose thinking is not trained on, since the prompt closes the think block before
-    they begin; says so."""
+    """How many answers lose their thinking, as prompts close the think block; says so."""
     if THINK_CLOSE not in chat.prefill:
         return 0
     thoughts = (r.partition(THINK_CLOSE)[0].partition(THINK_OPEN)[2].strip() for r in responses)
     if count := sum(map(bool, thoughts)):
-        print(
-            f"the thinking of {count:,} answers is left out: the prompts of this chat template "
-            "close the think block; to train on it, set sft.chat_template_kwargs to what switches "
-            "thinking on, as {enable_thinking: true}",
-            flush=True,
-        )
+        why = "the prompts of this chat template close the think block; to train on it, set"
+        fix = "sft.chat_template_kwargs to what switches thinking on, as {enable_thinking: true}"
+        print(f"the thinking of {count:,} answers is left out: {why} {fix}", flush=True)
     return count
 
 
 def tokenized(
-    examples: Path,
-    chat: ChatFormat,
-    max_length: int,
-    cache: Path,
+    examples: Path, chat: ChatFormat, max_length: int, cache: Path,
     report: Callable[[int, int, str], None] = lambda *_: None,
-) -> Dataset:
+) -> Dataset:  # fmt: skip
     """Columns input_ids, labels (−100 on the prompt), length, tokens (before any cut); on disk in
     `cache`, in the order of the file. `report` is called before every batch, with none done."""
 
@@ -106,9 +102,8 @@ def tokenized(
     texts = Dataset.from_parquet(str(examples), columns=columns, cache_dir=str(cache))
     assert isinstance(texts, Dataset)
     same = Hasher.hash([chat.tokenizer, dict(chat.kwargs), max_length, texts._fingerprint])
-    return texts.map(
-        rows, with_indices=True, batched=True, remove_columns=columns, new_fingerprint=same
-    )
+    options = {"batched": True, "remove_columns": columns, "new_fingerprint": same}
+    return texts.map(rows, with_indices=True, **options)
 
 
 def split(dataset: Dataset, job: SFTJob) -> tuple[Dataset, Dataset | None]:
@@ -149,6 +144,9 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
         loss = super().training_step(*args, **kwargs)
         if not loss.isfinite():
             self._refuse("loss", float(loss), self._rows(self._micro))
+        if not self._rows_of_all(self._micro):  # TRL counts a filler as 0
+            for name in ("entropy", "mean_token_accuracy"):
+                self._metrics["train"][name].pop()
         self._micro = 0 if self.accelerator.sync_gradients else self._micro + 1
         return loss
 
@@ -161,23 +159,33 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
 
     def _rows(self, micro: int) -> list[int]:
         """The rows that a micro-batch of the present step has on this process."""
+        return self._shares(micro)[self.accelerator.process_index]
+
+    def _rows_of_all(self, micro: int) -> list[int]:
+        return [i for rows in self._shares(micro) for i in rows]
+
+    def _shares(self, micro: int) -> list[list[int]]:
         step = self.state.global_step * self.args.gradient_accumulation_steps + micro
-        a = self.accelerator
-        return self.plan[step * a.num_processes + a.process_index]
+        processes = self.accelerator.num_processes
+        return self.plan[step * processes : (step + 1) * processes]
 
     def _refuse(self, name: str, value: float, rows: list[int]) -> None:
         which = ", ".join(map(str, rows[:8])) + (f" … ({len(rows)} rows)" if rows[8:] else "")
-        raise FloatingPointError(
-            f"step {self.state.global_step + 1}: the {name} is {value} in the batch of examples "
-            f"{which} (counted from 0, without those held out); {likely_cause(self)}"
-        )
+        batch = f"in the batch of examples {which} (counted from 0, without those held out)"
+        step = f"step {self.state.global_step + 1}: the {name} is {value}"
+        raise FloatingPointError(f"{step} {batch}; {likely_cause(self)}")
 
     def _get_learning_rate(self) -> float:
         self._rates = self.lr_scheduler.get_last_lr()  # type: ignore[union-attr]
         return super()._get_learning_rate()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Two optimizers have a learning rate each."""
+        """Two optimizers have a learning rate each; fp16 finds its scale by steps that overflow."""
+        scaler = self.accelerator.scaler
+        if scaler is not None and "loss" in logs:
+            logs["loss_scale"] = scaler.get_scale()
+            if not math.isfinite(logs.get("grad_norm", 0.0)):
+                del logs["grad_norm"]
         if self.held_out and "loss" in logs:
             logs["eval/loss"] = self._validation_loss(self.held_out)
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # accelerate wraps it
@@ -188,8 +196,7 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
         super().log(logs, start_time)
 
     def _validation_loss(self, rows: Dataset) -> float:
-        """Nats per answer token; draws no random number. Each rank does its share, in as many
-        passes as the others: sharded weights are gathered in each."""
+        """Nats per answer token, without a random number; all ranks make as many passes."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         model: Any = self.model_wrapped.eval()  # type: ignore[union-attr]
         sums = torch.zeros(2, device=self.accelerator.device, dtype=torch.float64)
@@ -197,16 +204,13 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
             for i in range(rank, -(-len(rows) // world) * world, world):
                 batch = self._prepare_inputs(self.data_collator([rows[i % len(rows)]]))
                 count = (batch["labels"][:, 1:] != IGNORED).sum() * (i < len(rows))
-                loss = self.compute_loss(model, batch)
-                sums += torch.stack([loss.double() * count, count])
+                sums += torch.stack([self.compute_loss(model, batch).double() * count, count])
         model.train()
         self._metrics["eval"].clear()  # TRL's own, of these passes
         total, tokens = map(float, self.accelerator.reduce(sums, "sum"))
         if not math.isfinite(total):
-            raise FloatingPointError(
-                f"step {self.state.global_step}: the loss of the held-out examples is {total}; "
-                f"{likely_cause(self)}"
-            )
+            step = f"step {self.state.global_step}: the loss of the held-out examples is"
+            raise FloatingPointError(f"{step} {total}; {likely_cause(self)}")
         return total / max(tokens, 1)
 
 
@@ -250,6 +254,7 @@ def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
         lr_scheduler_kwargs={"min_lr_rate": s.min_learning_rate / s.learning_rate},
         warmup_steps=round(s.warmup_share * steps),
         max_length=None,  # the rows are cut already, and counted
+        router_aux_loss_coef=0.0,  # of experts: its mean would depend on the micro-batches
         padding_free=s.packing,
         dataset_kwargs={"skip_prepare_dataset": True},
         shuffle_dataset=False,  # the plan does
@@ -261,12 +266,8 @@ def sft_config(job: SFTJob, accumulation: int, steps: int) -> SFTConfig:
 
 
 class MuonAndAdamW(torch.optim.AdamW):
-    """Muon for the matrices of the transformer, AdamW for everything else: embeddings, norms and
-    the output head. Needs unsharded weights.
-
-    Not `torch.optim.Muon`: it computes in bfloat16, which a CPU without units for it does several
-    times slower than float32.
-    """
+    """Muon for the matrices of the transformer, AdamW for embeddings, norms and output head. Needs
+    unsharded weights. (`torch.optim.Muon` computes in bfloat16, which is slow on CPUs.)"""
 
     def __init__(
         self, model: nn.Module, muon_lr: float, adamw_lr: float, weight_decay: float

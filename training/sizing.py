@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ..configs.settings.base import read_catalogue
 from ..configs.settings.engines import EngineRuntime
@@ -85,16 +86,10 @@ def facts_of_model(model: str) -> ModelFacts | None:
     try:
         config = json.loads((Path(model).expanduser() / "config.json").read_text())
         heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        return ModelFacts(
-            layers=config["num_hidden_layers"],
-            hidden=hidden,
-            mlp=config["intermediate_size"],
-            heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or hidden // heads,
-            vocabulary=config["vocab_size"],
-            tied=bool(config.get("tie_word_embeddings")),
-        )
+        sizes = config["num_hidden_layers"], hidden, config["intermediate_size"], heads
+        kv_heads = config.get("num_key_value_heads") or heads
+        dim, tied = config.get("head_dim") or hidden // heads, config.get("tie_word_embeddings")
+        return ModelFacts(*sizes, kv_heads, dim, config["vocab_size"], bool(tied))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -104,116 +99,88 @@ def facts_of_base(s: BaseModelSettings) -> ModelFacts | None:
     if s.kind == "pretrained":
         return facts_of_model(s.model)
     vocabulary = -(-s.vocabulary // 16) * 16  # as klear.training.base pads it
-    return ModelFacts(
-        s.layers, s.hidden, s.mlp, s.heads, s.kv_heads, s.head_dim, vocabulary, tied=True
-    )
+    shape = s.layers, s.hidden, s.mlp, s.heads, s.kv_heads, s.head_dim
+    return ModelFacts(*shape, vocabulary, tied=True)
 
 
 def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def state_bytes(
-    facts: ModelFacts,
-    world: int = 1,
-    *,
-    sharded: bool = True,
-    lora: LoraSettings | None = None,
-    frozen: int = BF16,
-) -> dict[str, int]:
-    """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of every
-    parameter 8·N, each divided by W under FSDP2; Muon has less. DDP has all of it on each GPU, and
-    buckets of gradients beside them (`gradient_as_bucket_view=False`, which accelerate leaves as it
-    is). Qwen3-8B on 32 GPUs: 4.1e9. With adapters it is their parameters that are trained, beside
-    weights of `frozen` bytes each."""
-    trained = FP32 * (facts.adapter_parameters(lora) if lora else facts.parameters)
-    state, share = {"weights": trained, "gradients": trained, "optimizer": 2 * trained}, 1
-    if lora:
-        state = {
-            "frozen weights": frozen * facts.parameters,
-            "adapters": state.pop("weights"),
-        } | state
-    elif sharded:
-        share = world
-    parts = {name: -(-size // share) for name, size in state.items()}
-    return parts if share == world else {**parts, "DDP buckets": trained}
+class Training(NamedTuple):
+    """What is trained by how many processes, and what of that decides its memory."""
 
+    facts: ModelFacts
+    world: int = 1
+    sharded: bool = True
+    checkpointing: bool = True
+    lora: LoraSettings | None = None
+    frozen: int = BF16  # bytes of a weight under adapters, as `training.models` loads it
+    every: int = 1  # with `checkpointing`, each n-th layer is recomputed and the others keep all
 
-def layer_bytes(facts: ModelFacts, tokens: int, lora: LoraSettings | None = None) -> int:
-    """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per token:
-    16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
-    (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8. Frozen weights have no
-    gradient that needs 8·h + 2·f + 2·d·(H + KV) of it, the inputs of linear layers and of the
-    norms' weights; an adapter saves its own copy of its inputs, and the r numbers between A and B.
-    """
-    d = facts.head_dim
-    heads = (10 * d + 8) * facts.heads + (10 * d + 4) * facts.kv_heads
-    each = 16 * facts.hidden + 8 * facts.mlp + heads + 8
-    if lora:
-        each -= 8 * facts.hidden + 2 * facts.mlp + 2 * d * (facts.heads + facts.kv_heads)
-        each += sum(BF16 * (inputs + lora.rank) for inputs, _ in facts.adapted(lora).values())
-    return tokens * each
+    def state(self) -> dict[str, int]:
+        """What AdamW keeps from step to step: fp32 weights 4·N, gradients 4·N and two states of
+        every parameter 8·N, each divided by W under FSDP2; Muon has less. DDP has all of it on each
+        GPU, and buckets of gradients (`gradient_as_bucket_view=False`). Qwen3-8B on 32 GPUs: 4.1e9.
+        With adapters it is their parameters that are trained, beside the frozen weights."""
+        facts, lora, share = self.facts, self.lora, 1 if self.lora else self.world
+        share = share if self.sharded else 1
+        trained = FP32 * (facts.adapter_parameters(lora) if lora else facts.parameters)
+        state = {"weights": trained, "gradients": trained, "optimizer": 2 * trained}
+        if lora:
+            whole_weights = {"frozen weights": self.frozen * facts.parameters}
+            state = whole_weights | {"adapters": state.pop("weights")} | state
+        parts = {name: -(-size // share) for name, size in state.items()}
+        return parts if share == self.world else {**parts, "DDP buckets": trained}
 
+    def layer(self, tokens: int) -> int:
+        """What one layer saves for its backward pass in bf16 with sdpa or flash attention, per
+        token: 16·h (norms, residuals) + 8·f (gate, its activation, up, product) + (10·d + 8)·H +
+        (10·d + 4)·KV (projections, their norms and rotations, softmax sums) + 8. Frozen weights
+        save 8·h + 2·f + 2·d·(H + KV) less; an adapter saves a copy of its inputs, and r numbers."""
+        facts, d = self.facts, self.facts.head_dim
+        heads = (10 * d + 8) * facts.heads + (10 * d + 4) * facts.kv_heads
+        each = 16 * facts.hidden + 8 * facts.mlp + heads + 8
+        if lora := self.lora:
+            each -= 8 * facts.hidden + 2 * facts.mlp + 2 * d * (facts.heads + facts.kv_heads)
+            each += sum(BF16 * (inputs + lora.rank) for inputs, _ in facts.adapted(lora).values())
+        return tokens * each
 
-def activation_bytes(
-    facts: ModelFacts,
-    tokens: int,
-    residual_bytes: int = BF16,
-    *,
-    checkpointing: bool = True,
-    lora: LoraSettings | None = None,
-) -> dict[str, int]:
-    """The parts that grow with the micro-batch: of layers and head, which take turns, the larger.
+    def activations(self, tokens: int, residual_bytes: int = BF16) -> dict[str, int]:
+        """The parts that grow with the micro-batch: of layers and head, in turn, the larger.
 
-    Gradient checkpointing keeps the input of every layer, L·T·h·bytes (Qwen3-8B at 36,864 tokens
-    in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9); without it every layer keeps what it saves. In a
-    layer's backward pass gradients of three MLP tensors and two residuals are alive, T·(6·f + 4·h).
-    The fused head: two fp32 tiles of logits, fp32 gradients of the hidden states (4·T·h) and of
-    the head's weights (4·V·h). Full logits would be 4·T·V twice: 44.8e9 at 36,864 tokens.
-    """
-    tile = min(HEAD_TILE, tokens * facts.vocabulary)
-    head = 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
-    layer = layer_bytes(facts, tokens, lora)
-    backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
-    if checkpointing:
-        kept = facts.layers * tokens * facts.hidden * residual_bytes
-        return {"checkpoints": kept, "one layer or head": max(layer + backward, head)}
-    return {"saved tensors": facts.layers * layer, "head": head + backward}
+        Gradient checkpointing keeps the input of every layer, L·T·h·bytes (Qwen3-8B at 36,864
+        tokens in bf16: 36 · 36,864 · 4,096 · 2 = 10.9e9); without it every layer keeps what it
+        saves. In a layer's backward pass gradients of three MLP tensors and two residuals are
+        alive, T·(6·f + 4·h). The fused head: two fp32 tiles of logits, fp32 gradients of the hidden
+        states (4·T·h) and of the head's weights (4·V·h). Full logits: 4·T·V twice, 44.8e9.
+        """
+        facts, layer = self.facts, self.layer(tokens)
+        tile = min(HEAD_TILE, tokens * facts.vocabulary)
+        head = 2 * FP32 * tile + FP32 * facts.hidden * (tokens + facts.vocabulary)
+        backward = tokens * (6 * facts.mlp + 4 * facts.hidden)
+        if self.checkpointing:
+            again = -(-facts.layers // self.every)
+            kept = again * tokens * facts.hidden * residual_bytes
+            parts = {"checkpoints": kept, "one layer or head": max(layer + backward, head)}
+            rest = facts.layers - again
+            return parts | ({"saved tensors": rest * layer} if rest else {})
+        return {"saved tensors": facts.layers * layer, "head": head + backward}
 
+    def parts(self, tokens: int, several: bool) -> dict[str, int]:
+        """The parts on one GPU while a micro-batch of so many tokens is trained on.
 
-def training_bytes(
-    facts: ModelFacts,
-    tokens: int,
-    world: int,
-    *,
-    sharded: bool,
-    checkpointing: bool,
-    several: bool,
-    lora: LoraSettings | None = None,
-    frozen: int = BF16,
-) -> dict[str, int]:
-    """The parts on one GPU while a micro-batch of so many tokens is trained on.
-
-    Under FSDP2 two layers are gathered in 16 bits (one in use, one fetched ahead) with one layer's
-    gradients, and embedding and head with theirs; and where a step has `several` micro-batches,
-    gradients wait whole for the last one (torch, `set_requires_gradient_sync`).
-    """
-    gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
-    residuals = BF16 if sharded or (lora and frozen == BF16) else FP32
-    cast = facts.adapter_parameters(lora) if lora and frozen == BF16 else facts.parameters
-    parts = {
-        **state_bytes(facts, world, sharded=sharded, lora=lora, frozen=frozen),
-        "bf16 copies": BF16 * (gathered if sharded else cast),
-        **activation_bytes(facts, tokens, residuals, checkpointing=checkpointing, lora=lora),
-    }
-    return (
-        {**parts, "unreduced gradients": FP32 * facts.parameters} if sharded and several else parts
-    )
-
-
-def frozen_bytes(s: SFTSettings | RLSettings) -> int:
-    """Of a weight under adapters, which `training.models.load_to_train` leaves in bf16."""
-    return BF16 if s.runtime.precision == "bf16" else FP32
+        Under FSDP2 two layers are gathered in 16 bits (one in use, one fetched ahead) with one
+        layer's gradients, and embedding and head with theirs; and where a step has `several`
+        micro-batches, gradients wait whole for the last one (`set_requires_gradient_sync`).
+        """
+        facts, narrow = self.facts, self.lora is not None and self.frozen == BF16
+        gathered = 3 * facts.layer_parameters + 2 * facts.outer_parameters
+        cast = facts.adapter_parameters(self.lora) if self.lora and narrow else facts.parameters
+        parts = self.state() | {"bf16 copies": BF16 * (gathered if self.sharded else cast)}
+        parts |= self.activations(tokens, BF16 if self.sharded or narrow else FP32)
+        waits = self.sharded and several
+        return parts | ({"unreduced gradients": FP32 * facts.parameters} if waits else {})
 
 
 class DoesNotFit(ValueError):
@@ -246,18 +213,19 @@ class Fit:
         self.lines.append(f"{what}: {text}")
         self.refuse_if(total > limit, f"{what} does not fit: {text}; {cure}")
 
+    def training(self, facts: ModelFacts, s: SFTSettings | RLSettings, world: int) -> Training:
+        """A stage with these settings on so many of the GPUs."""
+        sharded, runtime = self.topology.sharding != "none" and world > 1, s.runtime
+        frozen = BF16 if runtime.precision == "bf16" else FP32
+        again, every = runtime.gradient_checkpointing, runtime.checkpoint_every
+        return Training(facts, world, sharded, again, s.lora, frozen, every)
+
     def add_training(
         self, facts: ModelFacts, s: SFTSettings | RLSettings, world: int, longest: int, step: float
     ) -> None:
-        """The sum of what training keeps on a GPU, with what else is there; a row may have
-        `longest` tokens, and a step has `step` of them a GPU."""
+        """What training keeps on a GPU; a row has up to `longest` tokens, a GPU's step `step`."""
         tokens = max(s.runtime.micro_batch_tokens, longest)
-        sharded = self.topology.sharding != "none" and world > 1
-        recomputed = s.runtime.gradient_checkpointing
-        parts = training_bytes(
-            facts, tokens, world, sharded=sharded, checkpointing=recomputed, several=step > tokens,
-            lora=s.lora, frozen=frozen_bytes(s),
-        )  # fmt: skip
+        parts = self.training(facts, s, world).parts(tokens, step > tokens)
         parts["CUDA"] = CUDA_CONTEXT
         if isinstance(s, RLSettings) and s.engine == "vllm_colocate":
             parts["vLLM asleep"] = VLLM_ASLEEP
@@ -267,20 +235,13 @@ class Fit:
         )
         self.sum_up(f"training, {tokens:,} tokens at once", parts, cure)
 
-    def add_generation_beside(
-        self, name: str, facts: ModelFacts, s: RLSettings, world: int
-    ) -> None:
+    def add_colocated(self, name: str, facts: ModelFacts, s: RLSettings, world: int) -> None:
         """vLLM on the trainer's GPUs: it wakes up while the state of the training stays."""
         r = s.engine_runtime
-        self.refuse_if(
-            world % r.tensor_parallel,
-            f"{world} training GPUs are no multiple of {name}.tensor_parallel={r.tensor_parallel}, "
-            "which share one vLLM",
-        )
-        sharded = self.topology.sharding != "none"
-        state = state_bytes(facts, world, sharded=sharded, lora=s.lora, frozen=frozen_bytes(s))
+        shared = f"no multiple of {name}.tensor_parallel={r.tensor_parallel}, which share one vLLM"
+        self.refuse_if(world % r.tensor_parallel, f"{world} training GPUs are {shared}")
         parts = {
-            "training state": sum(state.values()),
+            "training state": sum(self.training(facts, s, world).state().values()),
             "weights in transfer": FP32 * facts.vocabulary * facts.hidden,
             "CUDA": CUDA_CONTEXT,
         }
@@ -293,10 +254,8 @@ class Fit:
         """vLLM has its share of the memory, less bf16 weights over tensor parallel GPUs and its
         workspace, for keys and values: does one answer of full length have room?"""
         tp, share, limit = r.tensor_parallel, r.gpu_memory_utilization, self.limit
-        self.refuse_if(
-            facts.heads % tp,
-            f"{name}: {facts.heads} attention heads are no multiple of tensor_parallel={tp}",
-        )
+        uneven = f"{facts.heads} attention heads are no multiple of tensor_parallel={tp}"
+        self.refuse_if(facts.heads % tp, f"{name}: {uneven}")
         weights, token = BF16 * facts.parameters // tp, facts.kv_bytes_per_token(tp)
         room = int(limit * share) - weights - VLLM_WORKSPACE
         fitting = max(0, room) // (token * context)
@@ -307,11 +266,8 @@ class Fit:
             "once"
         )
         self.lines.append(line)
-        self.refuse_if(
-            not fitting,
-            f"no answer fits ({line}): raise {name}.tensor_parallel or gpu_memory_utilization, or "
-            "ask for shorter answers",
-        )
+        cure = f"raise {name}.tensor_parallel or gpu_memory_utilization, or ask for shorter answers"
+        self.refuse_if(not fitting, f"no answer fits ({line}): {cure}")
 
 
 def check(p: Pipeline, stages: Iterable[str] = STAGES) -> list[Fit]:
@@ -361,26 +317,22 @@ def _sft(facts: ModelFacts, s: SFTSettings, t: Topology) -> Fit:
         f"{rows} rows a step are no multiple of {world} GPUs, so some would wait: set "
         f"sft.batch_tokens to a multiple of {world * s.max_length}, or name fewer GPUs",
     )
-    fit.refuse_if(
-        s.optimizer == "muon" and t.sharding != "none" and world > 1,
-        "optimizer=muon needs whole matrices: set topology.sharding=none, or adamw",
-    )
+    muon = "optimizer=muon needs whole matrices: set topology.sharding=none, or adamw"
+    fit.refuse_if(s.optimizer == "muon" and t.sharding != "none" and world > 1, muon)
     fit.add_training(facts, s, world, s.max_length, s.batch_tokens / world)
     return fit
 
 
 def _rl(stage: str, facts: ModelFacts, s: RLSettings, t: Topology) -> Fit:
     fit, world = Fit(stage, t), t.rl_gpus or t.gpus
-    fit.refuse_if(
-        s.mini_batch_prompts % world,
-        f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs: set "
-        "topology.rl_gpus to a number that divides them",
-    )
+    few = f"{s.mini_batch_prompts} prompts a mini-batch cannot be shared by {world} GPUs"
+    fix = "set topology.rl_gpus to a number that divides them"
+    fit.refuse_if(s.mini_batch_prompts % world, f"{few}: {fix}")
     longest = s.max_prompt_tokens + s.max_tokens
     answers = s.mini_batch_prompts * s.rollouts_per_prompt / world
     fit.add_training(facts, s, world, longest, answers * longest)
     if s.engine == "vllm_colocate":  # which is not asked for a max_model_len
         name = f"{stage}.engine_runtime"
-        fit.add_generation_beside(name, facts, s, world)
+        fit.add_colocated(name, facts, s, world)
         fit.add_generation(name, facts, s.engine_runtime, longest)
     return fit

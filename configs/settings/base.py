@@ -28,17 +28,15 @@ def read_catalogue(name: str) -> dict[str, Any]:
 
 
 class Settings(BaseModel):
-    """Says *what* a stage computes: part of the stage's cache key.
-
-    The text below a field is its description in the web form. A class variable is a setting of one
-    value ever: part of the key all the same.
-    """
+    """Says *what* a stage computes: part of its cache key, class variables too. The text below a
+    field is its description in the web form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Runtime(Settings):
-    """Says *how* a stage computes (workers, memory, micro-batches): never part of the key."""
+    """Says *how* a stage computes (workers, memory, micro-batches): no part of the key, but for
+    fields that are marked `IN_KEY`, where they are not the default."""
 
 
 class Workers(Runtime):
@@ -48,6 +46,9 @@ class Workers(Runtime):
 
 NOT_IN_KEY = "not in key"
 """Annotated mark of one field that says where or how, beside others that say what."""
+IN_KEY = "in key"
+"""Annotated mark of one field that is in the key where it is not the default: of a Runtime, like
+the type of numbers, or one that came later than results without it."""
 
 
 ChatTemplateKwargs = dict[str, Any] | None
@@ -60,19 +61,29 @@ def key_of(settings: Settings) -> str:
 
 
 def meaning(value: Any, *, as_key: bool = False) -> Any:
-    """What settings say of the result, nested; `as_key` as the key has it, with the constants."""
+    """What settings say of the result, nested, under the names that profiles and manifests have;
+    `as_key` as the key has it, with the constants and under the names of fields."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        what = {n: v for n, v in value if not isinstance(v, Runtime)}
-        names = [n for n in what if NOT_IN_KEY not in fields[n].metadata]
+        names = [n for n in fields if _has_meaning(value, n, as_key=as_key)]
         if as_key:
             names += type(value).__class_vars__
-        return {name: meaning(getattr(value, name), as_key=as_key) for name in names}
+        shown = {n: f.alias for n, f in fields.items() if f.alias and not as_key}
+        return {shown.get(n, n): meaning(getattr(value, n), as_key=as_key) for n in names}
     if isinstance(value, (list, tuple)):
         return [meaning(v, as_key=as_key) for v in value]
     if isinstance(value, dict):
         return {k: meaning(v, as_key=as_key) for k, v in value.items()}
     return value
+
+
+def _has_meaning(settings: BaseModel, name: str, *, as_key: bool) -> bool:
+    field, value = type(settings).model_fields[name], getattr(settings, name)
+    if isinstance(value, Runtime):
+        return any(_has_meaning(value, n, as_key=as_key) for n in type(value).model_fields)
+    if IN_KEY in field.metadata:
+        return not as_key or value != field.default
+    return NOT_IN_KEY not in field.metadata and not isinstance(settings, Runtime)
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

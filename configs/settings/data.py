@@ -7,8 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from .base import NOT_IN_KEY, Settings, Share, Workers
 from .engines import EngineSettings, Sampling, no_secret
 
-HASHING = "hashing"
-"""The encoder that needs no model."""
+HASHING = "hashing"  # The encoder that needs no model.
 
 
 class PartsRuntime(Workers):

@@ -17,7 +17,16 @@ from pydantic import (
     model_validator,
 )
 
-from .base import NOT_IN_KEY, ChatTemplateKwargs, Price, Runtime, Settings, Share, read_catalogue
+from .base import (
+    IN_KEY,
+    NOT_IN_KEY,
+    ChatTemplateKwargs,
+    Price,
+    Runtime,
+    Settings,
+    Share,
+    read_catalogue,
+)
 
 Parameter = Literal["max_tokens", "temperature", "top_p", "seed", "top_k", "repetition_penalty",
                     "stream", "stream_options"]  # fmt: skip
@@ -28,10 +37,8 @@ MOST_REQUESTS = 1_024
 
 
 def url_without_secret(url: str, instead: str) -> str:
-    """`url` itself; it is in manifests, logs and MLflow: a password or key there is public.
-
-    Raises ValueError, with `instead` as the way out, without repeating the secret.
-    """
+    """`url` itself, which manifests and logs show. Raises ValueError for a secret in it, unnamed,
+    with `instead` as the way out."""
     parts = urlsplit(url)
     if parts.username or parts.password or parts.query:
         raise ValueError(f"must hold no user, password or query: {instead}")
@@ -54,8 +61,7 @@ class EngineRuntime(Runtime):
     silence_timeout_s: PositiveFloat = 600.0
     """Longest silence, before the first token too (endpoint)"""
     max_retries: NonNegativeInt = 20
-    """Of one request, after the first attempt, up to 8 s apart; and refusals for overload in a row,
-    none of them before its Retry-After (endpoint)"""
+    """Of one request; and refusals for overload in a row, none before its Retry-After (endpoint)"""
     batch_size: PositiveInt = 256
     """Sequences a batch (transformers): above temperature 0 another size draws other answers"""
     tensor_parallel: PositiveInt = 1
@@ -64,14 +70,12 @@ class EngineRuntime(Runtime):
     """Copies of the model, each with its own GPUs (vllm)"""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of a GPU's memory (vllm)"""
-    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    dtype: Annotated[Literal["auto", "bfloat16", "float32"], IN_KEY] = "auto"
     """Of the weights (vllm, transformers)"""
     max_model_len: PositiveInt | None = None
-    """Memory for this many tokens of prompt and answer; an answer that may need more is refused,
-    not cut; default: the model's (vllm)"""
+    """Tokens of prompt and answer; what may need more is refused; default: the model's (vllm)"""
     input_price: Price | None = None
-    """Per million prompt tokens: the cost is reported; without both prices, those that the
-    catalogue knows of the host of base_url"""
+    """Per million prompt tokens; without both prices, those of the catalogue for base_url's host"""
     output_price: Price | None = None
     """Per million answer tokens"""
     approve_above: Price | None = None
@@ -141,8 +145,7 @@ class EngineSettings(Settings):
     grade_field: str = ""
     """Published grade, compared with our judge"""
     think_tags: tuple[str, str] | None = None
-    """Tags around thinking, if not <think>: of recorded texts, and of what a model answers, as
-    ["<seed:think>", "</seed:think>"]"""
+    """Tags around thinking, if not <think>, as ["<seed:think>", "</seed:think>"]"""
     solution_tags: tuple[str, str] | None = None
     """Tags around the solution, which are taken away (recorded, openai)"""
     error_rate: Share = 0.01
@@ -162,7 +165,7 @@ class EngineSettings(Settings):
     runtime: EngineRuntime = EngineRuntime()
 
     model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
+        serialize_by_alias=True, validate_by_name=True, validate_by_alias=True
     )
     model_field: ClassVar = "model"  # who answered, of a recorded row
 

@@ -1,9 +1,5 @@
-"""Settings of evaluation and report, and the benchmarks that `klear eval` knows by name.
-
-Sources and names stand in configs/catalogue. Models of others are asked with an instruction, as the
-assessment of DeepSeek-R1 does, which the paper follows; our own checkpoints learn from bare
-problems and are asked so.
-"""
+"""Settings of evaluation and report, and the benchmarks that `klear eval` knows by name. Models of
+others are asked with an instruction, as for DeepSeek-R1; our own learn from bare problems."""
 
 from datetime import date
 from typing import Annotated, ClassVar, Literal, Self
@@ -105,12 +101,10 @@ class EvaluateSettings(Settings):
         curve = self.learning_curve
         if curve is None:
             return None
-        chosen = tuple(
-            p.model_copy(update={"k": curve.k, "official": False})
-            for p in self.protocols
-            if not curve.benchmarks or p.name in curve.benchmarks
-        )
-        return self.model_copy(update={"protocols": chosen, "learning_curve": None})
+        names = curve.benchmarks or [p.name for p in self.protocols]
+        changes = {"k": curve.k, "official": False}
+        chosen = (p.model_copy(update=changes) for p in self.protocols if p.name in names)
+        return self.model_copy(update={"protocols": tuple(chosen), "learning_curve": None})
 
 
 class ReportSettings(Settings):

@@ -23,7 +23,10 @@ class ConfigError(Exception):
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> list[str]:
@@ -51,14 +54,13 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def _nearest_key(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Where a key of former versions is now; else the nearest name that any key has, at the places
-    where it stands: here, if one is here."""
+    """Where a key of former versions is now; else the places of the nearest key, here first."""
     *parents, wrong = loc
     keys, here = list(_paths(model)), tuple(part for part in parents if isinstance(part, str))
     for pattern, change in MOVED.items():
         if fnmatchcase(".".join(map(str, loc)), pattern):
             return f"; {change.replace('GROUP', '.'.join(here))}"
-    close = get_close_matches(str(wrong), [key[-1] for key in keys], n=1)
+    close = get_close_matches(str(wrong), [key[-1] for key in keys], n=1, cutoff=0.7)
     places = [".".join(key) for key in keys if key[-1:] == tuple(close)]
     if (*here, *close) in keys and close:
         places = [".".join(map(str, [*parents, *close]))]

@@ -145,19 +145,14 @@ class VESPO(LossSettings):
 
 
 AnyLoss = GPPO | ClipHigher | GRPO | CISPO | DGPO | DPPO | GSPO | SAPO | VESPO
-LOSSES: dict[str, type[AnyLoss]] = {
-    loss.model_fields["name"].default: loss for loss in get_args(AnyLoss)
-}
-CONSTANTS = {
-    name: tuple(field for field in loss.model_fields if field != "name")
-    for name, loss in LOSSES.items()
-}
+_ALL: tuple[type[AnyLoss], ...] = get_args(AnyLoss)
+LOSSES = {loss.model_fields["name"].default: loss for loss in _ALL}
+CONSTANTS = {n: tuple(f for f in loss.model_fields if f != "name") for n, loss in LOSSES.items()}
 """What each of them reads."""
 
 
 def loss_of(value: Any) -> Any:
-    """A bare name is that loss with its defaults, constants without a name are those of gppo; what
-    the loss does not read is refused with the losses that do."""
+    """A bare name is that loss, constants without a name are gppo's; unread ones are refused."""
     group = {"name": value} if isinstance(value, str) else value
     if isinstance(group, LossSettings):
         return group

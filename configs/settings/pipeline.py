@@ -25,18 +25,18 @@ StageName = Literal[
 STAGES: tuple[str, ...] = get_args(StageName)
 SAMPLERS = ("distill", "rate", "sample", "agreement")
 FOR_SFT = {"distill", "judge", "rate", "judge_rate", "difficulty", "select", "sft", "evaluate_sft"}
-LEFT_OUT_BEFORE = {  # stages that a start from a model of this kind does not run
-    "base": set[str](),
-    "sft": FOR_SFT,
-    "rl_math": FOR_SFT | {"rl_math", "evaluate_rl_math"},
-}
+FOR_RL_MATH = FOR_SFT | {"rl_math", "evaluate_rl_math"}
+# stages that a start from a model of this kind does not run
+LEFT_OUT_BEFORE = {"base": set[str](), "sft": FOR_SFT, "rl_math": FOR_RL_MATH}
+
+
+def group_of_stage(stage: str) -> str:
+    """The settings that a stage reads: `evaluate` of evaluate_sft, `judge_rl` of judge_rl."""
+    return stage if stage in Pipeline.model_fields else stage.partition("_")[0]
 
 
 class Pipeline(Settings):
-    """Base model to reasoning model. Every default is the paper's value, where it gives one.
-
-    The order is that of the form: what people change most comes first.
-    """
+    """Base model to reasoning model, by default the paper's. The order is that of the form."""
 
     profile: str
     """Names the experiment in MLflow"""
@@ -71,9 +71,8 @@ class Pipeline(Settings):
     @model_validator(mode="before")
     @classmethod
     def as_a_profile_says_it(cls, profile: Any) -> Any:
-        """`data.root` becomes the root of each place that has none of its own; collect keeps the
-        published answers that an engine takes; and a profile that sets one key of rl_code keeps
-        its other defaults."""
+        """`data.root` is the root of each place that has none; collect keeps what an engine takes
+        of published answers; and one key of rl_code leaves its other defaults."""
         if not isinstance(profile, dict):
             return profile
         code = cls.model_fields["rl_code"].default.model_dump(exclude_unset=True)
@@ -92,10 +91,12 @@ class Pipeline(Settings):
             case other:
                 raise ValueError(f"data: {other!r} is no folder; write data.root=FOLDER")
         for name in SAMPLERS:
-            match values.get(name):
-                case {"engine": {"files": [*files]}}:
-                    paths = [str(Path(root) / str(file)) for file in files]
-                    values = layered(values, {name: {"engine": {"files": paths}}})
+            for engine in ("engine", "fallback"):
+                own = values.get(name)
+                match own.get(engine) if isinstance(own, dict) else None:
+                    case {"files": [*files]}:
+                        paths = [str(Path(root) / str(file)) for file in files]
+                        values = layered(values, {name: {engine: {"files": paths}}})
         return values
 
     @model_validator(mode="after")
@@ -109,9 +110,8 @@ class Pipeline(Settings):
         for place, names in settings.items():
             for name in names if isinstance(names, tuple) and place.endswith("sources") else ():
                 if name not in collected:
-                    raise ValueError(
-                        f"{place}: {name!r} is not collected{nearest(name, collected)}"
-                    )
+                    near = nearest(name, collected)
+                    raise ValueError(f"{place}: {name!r} is not collected{near}")
         exams = [source.name for source in self.benchmarks.sources]
         chosen = "protocols" in self.evaluate.model_fields_set
         for protocol in self.evaluate.protocols if exams and chosen else ():
@@ -130,10 +130,8 @@ class Pipeline(Settings):
 
         def is_taken(source: Source) -> bool:
             for_sft = [self.distill.sources, mixture[source.domain]]
-            return any(
-                all(not names or source.name in names for names in lists)
-                for lists in (for_sft, for_rl)
-            )
+            both = (for_sft, for_rl)
+            return any(all(not names or source.name in names for names in lists) for lists in both)
 
         return [s.name for s in self.collect.sources if not (s.untrained or is_taken(s))]
 

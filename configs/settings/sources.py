@@ -87,8 +87,7 @@ class Source(Table):
     licence: str = ""
     """As the dataset card states it; empty: none"""
     where: dict[str, Scalar | tuple[Scalar, ...]] = Field(default_factory=dict)
-    """Only rows whose fields have these values, '' for none, `begins*` for texts that begin so;
-    others are counted"""
+    """Only rows with these values, '' for none, `begins*` for beginnings; others are counted"""
     prompt_field: str = "problem"
     """Text or chat messages; a dot reaches into an object or a list"""
     prompt_parts: tuple[PromptPart, ...] = ()

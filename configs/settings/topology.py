@@ -1,10 +1,6 @@
-"""Which machines a run is meant for, the processes that training starts on them, and what a plan
-takes for granted about them.
-
-All of it says how and not what: it enters no stage's key. SFT and each update of RL are the same
-for every way to launch, up to rounding; RL's answers are drawn by another generator a process. A
-stage under way goes on with the sharding that it began with.
-"""
+"""Which machines a run is meant for, the processes that training starts there, and what a plan
+takes for granted. All of it says how and not what, and enters no key: SFT and each update of RL are
+the same for every way to launch, up to rounding. A stage under way keeps its sharding."""
 
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
@@ -29,8 +25,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 class Assumptions(Settings):
     """What a plan takes for granted until the store holds a measurement; all of it is printed. What
-    needs a GPU or somebody's endpoint was not measured. Sizes are those of one's own rows: the
-    paper's are in its profile, and what follows from an empty one is not estimated."""
+    follows from an empty one is not estimated."""
 
     sft_prompts: PositiveInt | None = None
     """Prompts the teacher answers"""
@@ -70,8 +65,7 @@ class Topology(Settings):
     sharding: Sharding = "full"
     """full: FSDP2 over all training GPUs; none: a copy on each"""
     launcher: Launcher = "auto"
-    """Starts training on the nodes; auto: local for one node, else Ray where KLEAR_RAY_ADDRESS is
-    set, else Slurm within an allocation"""
+    """auto: local for one node, else Ray where KLEAR_RAY_ADDRESS is set, else Slurm"""
     restarts: NonNegativeInt = 3
     """From the checkpoint, of several processes that lost one, or a node"""
     assume: Assumptions = Assumptions()
@@ -124,5 +118,4 @@ class Launch(Runtime):
 
     @property
     def world(self) -> int:
-        """All processes."""
         return self.nodes * self.processes

@@ -12,14 +12,14 @@ from pydantic import (
     model_validator,
 )
 
-from .base import BelowOne, ChatTemplateKwargs, Runtime, Seed, Settings
+from .base import IN_KEY, BelowOne, ChatTemplateKwargs, Runtime, Seed, Settings
 from .engines import EngineRuntime, no_secret
 from .judging import RolloutJudgeSettings
 from .loss import GPPO, PolicyLoss
 from .topology import Launch, Topology
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
-ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+ATTENTIONS = ("sdpa", "eager", "flex_attention", "flash_attention_2", "flash_attention_3")
 
 
 def known_attention(name: str) -> str:
@@ -31,7 +31,7 @@ def known_attention(name: str) -> str:
 
 
 class TrainRuntime(Runtime):
-    """How the weights are computed; the loss does not depend on any of it."""
+    """How the weights are computed; the loss depends on none of it but `precision`, by rounding."""
 
     micro_batch_tokens: PositiveInt = 36_864
     """Tokens, padding included, in one forward pass"""
@@ -41,11 +41,17 @@ class TrainRuntime(Runtime):
     """Processes and machines; empty: those of the topology"""
     gradient_checkpointing: bool = True
     """Recompute activations: less memory, 4/3 of the time"""
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    checkpoint_every: PositiveInt = 1
+    """Recompute every n-th layer alone (SFT)"""
+    torch_compile: bool = False
+    """Compile the layers (CUDA)"""
+    use_liger_kernel: bool = False
+    """Liger's kernels of norms, rotations and MLPs (CUDA)"""
+    precision: Annotated[Literal["bf16", "fp16", "fp32"], IN_KEY] = "bf16"
     """Of the arithmetic; weights and optimizer are fp32. fp16 needs CUDA (arXiv 2510.26788)"""
     attention: Annotated[str, AfterValidator(known_attention)] = "sdpa"
-    """sdpa, eager, flash_attention_2 or 3 (whose packages are in no lock), or a kernel of the hub:
-    kernels-community/flash-attn2"""
+    """sdpa, eager, flex_attention (for packed rows, on CUDA), flash_attention_2 or 3 (whose
+    packages are in no lock), or a kernel of the hub: kernels-community/flash-attn2"""
     stop_on_divergence: bool = False
     """End the stage where loss or gradient norm is far above its running median, or an update was
     left out because its gradient was NaN or infinite (three in a row always end it)"""
@@ -71,8 +77,7 @@ class BaseModelSettings(Settings):
     """Its file, or the name of one that ships (chatml, llama3, gemma, …), whose tokens are added
     where the vocabulary lacks them; empty: the model's own, ChatML for one without (pretrained)"""
     chat_template_kwargs: ChatTemplateKwargs = None
-    """Arguments of the chat template, like {enable_thinking: false}, kept in the checkpoint for all
-    later stages"""
+    """Arguments of the chat template, like {enable_thinking: false}, kept in the checkpoint"""
     positions: PositiveInt | None = None
     """Longest prompt and answer, written into a pretrained model's config; default: its own
     (Qwen3-8B-Base: 32768, RL at 4096 + 32768 needs 36864)"""
@@ -180,6 +185,23 @@ def refuse_deviation(advantage: str, kind: str) -> None:
         raise ValueError(f"advantage_std={kind} is not read with advantage={advantage}: {fix}")
 
 
+def refuse_penalty(buffer: int, longest: int, advantage: str) -> None:
+    """Raise ValueError for a penalty of long answers that cannot be."""
+    if buffer >= max(longest, 1):
+        raise ValueError(f"overlong_buffer={buffer} must be below max_tokens={longest}")
+    if buffer and advantage == "maxrl":
+        raise ValueError("overlong_buffer changes rewards, and advantage=maxrl takes 0 and 1 alone")
+
+
+class EntropyRatioSettings(Settings):
+    """Entropy-ratio clipping (ERC, arXiv 2512.05591)."""
+
+    low: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """A token whose entropy falls below this times that of the rollout has no policy gradient"""
+    high: Annotated[float, Field(gt=1)] = 1.05
+    """Nor has one whose entropy rises above this times it"""
+
+
 class RLSettings(Settings):
     """One GPPO stage (§3.2, §4.1). The defaults are the paper's math stage."""
 
@@ -229,9 +251,16 @@ class RLSettings(Settings):
     """Generate this many times the prompts, train on the first that survive (authors' code: 2)"""
     overlong_filter: bool = False
     """Answers cut at max_tokens leave their group unrewarded"""
+    partial_rollouts: Annotated[bool, IN_KEY] = False
+    """A step ends when its groups are complete, whichever they are; unfinished answers go on in the
+    next step under the new weights, so tokens are some steps old (docs/long_answers.md)"""
+    overlong_buffer: NonNegativeInt = 0
+    """Over the last so many tokens before max_tokens the reward falls by up to 1 (DAPO, Eq. 13);
+    0: not at all"""
+    erc: EntropyRatioSettings | None = None
+    """Mask tokens whose entropy left that of the rollout, {low: 0.95, high: 1.05}; empty: none"""
     importance_cap: PositiveFloat | None = None
-    """Cap of ρ = π old/π sampler, a token's weight for a sampler unlike the trainer; none in the
-    authors' code"""
+    """Cap of ρ = π old/π sampler, a token's weight for a sampler unlike the trainer; empty: none"""
     importance_floor: PositiveFloat | None = None
     """With a cap: a token with ρ outside of both has no policy gradient (IcePop: 0.5 and 5)"""
     importance_drift: PositiveFloat | None = None
@@ -241,8 +270,7 @@ class RLSettings(Settings):
     judge: RolloutJudgeSettings = RolloutJudgeSettings()
     """How answers become rewards"""
     random_reward: Probability | None = None
-    """A control: 1 with this probability, else 0, whatever the answer; verdicts are logged only
-    (arXiv 2506.10947: 0.5)"""
+    """A control: 1 with this probability, else 0, whatever the answer (arXiv 2506.10947: 0.5)"""
     chat_template_kwargs: ChatTemplateKwargs = None
     """Arguments of the chat template; empty: those of the checkpoint"""
     engine: Literal["transformers", "vllm_colocate", "vllm_server"] = "vllm_colocate"
@@ -259,6 +287,7 @@ class RLSettings(Settings):
     @model_validator(mode="after")
     def the_settings_fit_each_other(self) -> Self:
         refuse_deviation(self.advantage, self.advantage_std)
+        refuse_penalty(self.overlong_buffer, self.max_tokens, self.advantage)
         if self.engine == "vllm_server" and not self.runtime.vllm_server_url:
             fix = "start a vLLM as training/README.md says, or take engine=vllm_colocate"
             raise ValueError(f"engine=vllm_server needs runtime.vllm_server_url: {fix}")
@@ -266,15 +295,26 @@ class RLSettings(Settings):
         if floor is not None and not floor < (cap or 0):
             raise ValueError(f"importance_floor={floor:g} needs an importance_cap above it")
         if self.engine == "transformers" and (cap or drift):
-            raise ValueError(
-                "importance_cap and importance_drift are for vLLM: with engine=transformers the "
-                "trainer samples itself, so leave them out"
-            )
+            why = "with engine=transformers the trainer samples itself, so leave them out"
+            raise ValueError(f"importance_cap and importance_drift are for vLLM: {why}")
+        if self.partial_rollouts and self.engine != "vllm_colocate":
+            why = "which alone can be left in the middle of an answer"
+            raise ValueError(f"partial_rollouts needs engine=vllm_colocate, {why}")
+        if self.partial_rollouts and cap is None:
+            why = "older policies sampled a part of the tokens, and ρ weighs them for it"
+            raise ValueError(f"partial_rollouts needs importance_cap, like 5: {why}")
+        if self.partial_rollouts and self.engine_runtime.tensor_parallel > 1:
+            fix = "every process ends its own: leave tensor_parallel at 1"
+            raise ValueError(f"partial_rollouts has an engine in each process, and {fix}")
+        defaults = EngineRuntime()
+        read = {"batch_size", "gpu_memory_utilization", "tensor_parallel"}
+        changed = {n for n, v in self.engine_runtime if v != getattr(defaults, n)}
+        if unread := sorted(changed - read):
+            fix = f"RL reads {', '.join(sorted(read))} of it: leave it out"
+            raise ValueError(f"engine_runtime.{unread[0]}: {fix}")
         if self.lora and self.lora.dropout:
-            noise = (
-                "the ratio to the policy that sampled would be noise: it is for SFT, leave it out"
-            )
-            raise ValueError(f"lora.dropout={self.lora.dropout:g}: {noise}")
+            noise = "the ratio to the policy that sampled would be noise: it is for SFT"
+            raise ValueError(f"lora.dropout={self.lora.dropout:g}: {noise}, leave it out")
         if self.domain == "math" and self.judge.withheld_tests:
             raise ValueError("judge.withheld_tests is for domain=code: math has no tests")
         if self.warmup_steps > self.steps:

@@ -1,9 +1,8 @@
 """Which problems a benchmark is, and the statement every score travels with.
 
-Date windows are half-open, [date_from, date_to). LiveCodeBench's are named by months: v5 is August
-2024 to February 2025 (374 problems of release_v6), v6 February to April 2025 (131). So the 51
-problems of February are in both, which every result says in `shared`. The caption of the paper's
-Fig. 1 ends v5 at 2025/02/01: to that day release_v6 has 335 problems, without it 323.
+Date windows are half-open, [date_from, date_to). LiveCodeBench's v5 is August 2024 to February 2025
+(374 problems of release_v6), v6 February to April 2025 (131): the 51 of February are in both, which
+results say in `shared`. The paper's Fig. 1 ends v5 at 2025/02/01: 335 problems, or 323.
 """
 
 import hashlib
@@ -63,8 +62,7 @@ class Statement(Record):
     model: str = ""  # stage, folder name, hub id, or the model's name at an endpoint
     checkpoint: str
     """Content digest of the checkpoint, 16 hex digits; a revision of the hub; or the endpoint."""
-    engine: str
-    """Engine and version, e.g. `vllm 0.31.0`."""
+    engine: str  # Engine and version, e.g. `vllm 0.31.0`.
     temperature: float
     top_p: float
     top_k: int | None = None
@@ -84,11 +82,8 @@ class Statement(Record):
 
 
 class BenchmarkResult(Record):
-    """One score of one checkpoint, with everything needed to compare it with another.
-
-    Shares are in [0, 1]; None means that nothing was scored, or, for the majority, that right
-    answers can differ in form (programs, made targets).
-    """
+    """One score of one checkpoint. Shares are in [0, 1]; None: nothing was scored, or, for the
+    majority, right answers can differ in form."""
 
     name: str
     source: str
@@ -103,6 +98,8 @@ class BenchmarkResult(Record):
     samples: int  # scored samples
     samples_unscored: int
     truncated: int  # samples cut at max_tokens; they are judged like any other
+    out_of_positions: int = 0
+    """Of these, the ones cut before max_tokens, where the positions of the model ended."""
     mean_tokens: float
     avg: float | None = None
     ci_low: float | None = None
@@ -121,7 +118,6 @@ class BenchmarkResult(Record):
 
     @property
     def truncation_rate(self) -> float:
-        """Share of the answers that were cut at max_tokens."""
         return self.truncated / max(1, self.samples + self.samples_unscored)
 
 
@@ -158,46 +154,39 @@ def problems_of(protocol: BenchmarkProtocol, problems: Sequence[Problem]) -> lis
     chosen = [first[id_] for id_ in dict.fromkeys(p.id for p in problems) if id_ in first]
     if not chosen:
         sources = ", ".join(sorted({p.source for p in problems})) or "none at all"
-        raise ValueError(
-            f"protocol {name!r} needs problems of source {source!r}, but `benchmarks.sources` has: "
-            f"{sources}; name one of them as its `source` in `evaluate.protocols`"
-        )
+        has = f"`benchmarks.sources` has: {sources}"
+        fix = "name one of them as its `source` in `evaluate.protocols`"
+        raise ValueError(f"protocol {name!r} needs problems of source {source!r}, but {has}; {fix}")
     if not (protocol.date_from or protocol.date_to):
         return chosen
     days = sorted((p.date or "")[:10] for p in chosen)
     if not days[0]:
-        raise ValueError(
-            f"protocol {name!r} cuts source {source!r} by date, but {days.count('')} of its "
-            f"{len(chosen)} problems have none: set the `date_field` of that source"
-        )
+        undated = f"{days.count('')} of its {len(chosen)} problems have none"
+        fix = f"but {undated}: set the `date_field` of that source"
+        raise ValueError(f"protocol {name!r} cuts source {source!r} by date, {fix}")
     inside = [p for p in chosen if in_window(protocol, p.date or "")]
     if not inside:
-        raise ValueError(
-            f"protocol {name!r}: no problem of source {source!r} is dated in its window; they run "
-            f"from {days[0]} to {days[-1]}"
-        )
+        dated = f"is dated in its window; they run from {days[0]} to {days[-1]}"
+        raise ValueError(f"protocol {name!r}: no problem of source {source!r} {dated}")
     return inside
 
 
 def score_benchmark(
-    protocol: BenchmarkProtocol,
-    problems: Sequence[Problem],
-    samples: Mapping[tuple[str, int], Sample],
-    scores: Mapping[tuple[str, int], Score],
-    statement: Statement,
-    shared: Mapping[str, int] | None = None,
+    protocol: BenchmarkProtocol, problems: Sequence[Problem],
+    samples: Mapping[tuple[str, int], Sample], scores: Mapping[tuple[str, int], Score],
+    statement: Statement, shared: Mapping[str, int] | None = None,
     official: Mapping[tuple[str, int], Score] | None = None,
-) -> BenchmarkResult:
-    """Put one benchmark together from answers and verdicts keyed by (problem id, index).
-
-    An answer that is missing counts as unscored, like one whose judging failed. `shared` is this
-    benchmark's row of `overlaps`; `official` holds the verdicts of LiveCodeBench's rules.
+) -> BenchmarkResult:  # fmt: skip
+    """One benchmark from answers and verdicts keyed by (problem id, index). A missing answer counts
+    as unscored. `shared` is its row of `overlaps`; `official`: verdicts by LiveCodeBench's rules.
     """
     keys = {p.id: [(p.id, i) for i in range(protocol.k)] for p in problems}
     rows = {p: [scores.get(key) for key in row] for p, row in keys.items()}
     outcomes = {p: [s.correct if s else None for s in row] for p, row in rows.items()}
     answers = {p: [s.answer if s else None for s in row] for p, row in rows.items()}
     answered = [samples[key] for row in keys.values() for key in row if key in samples]
+    cut = [s for s in answered if s.finish_reason == "length"]
+    counted = [s.completion_tokens for s in cut if s.prompt_tokens]  # by model or endpoint
     summary = summarise(outcomes, statement.resamples, statement.seed)
     # A vote needs answers that agree when they are right: not programs, not free expressions.
     votes = summary["problems"] and all(p.domain == "math" and p.numbers is None for p in problems)
@@ -211,7 +200,8 @@ def score_benchmark(
         date_to=protocol.date_to,
         questions=questions_hash(question(protocol, p) for p in problems),
         shared=dict(shared or {}),
-        truncated=sum(s.finish_reason == "length" for s in answered),
+        truncated=len(cut),
+        out_of_positions=sum(tokens < statement.max_tokens for tokens in counted),
         mean_tokens=sum(s.completion_tokens for s in answered) / max(1, len(answered)),
         majority_at_k=majority_at_k(answers, outcomes) if votes else None,
         official=share,

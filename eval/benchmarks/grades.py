@@ -1,7 +1,4 @@
-"""Grades to read: a few answers with what every check said, and our judge beside published grades.
-
-Grades that were published with recorded answers are compared with ours, answer by answer.
-"""
+"""Grades to read: a few answers with every check, and our judge beside published grades."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -46,7 +43,6 @@ class Graded(Record):
 
 
 def read_graded(path: Path) -> list[Graded]:
-    """Every graded answer of a stage; none if it has none."""
     if not path.exists():
         return []
     with path.open("rb") as file:  # not splitlines of a text: an answer may hold its separators
@@ -88,25 +84,18 @@ class Agreement(NamedTuple):
 
 
 def compare(
-    problems: Iterable[Problem],
-    samples: Iterable[Sample],
-    scores: Iterable[Score],
+    problems: Iterable[Problem], samples: Iterable[Sample], scores: Iterable[Score],
     grades: Iterable[Grade],
-) -> Agreement:
-    """Compare verdicts with grades, matched by (problem id, index). A score of a problem that
-    `problems` lacks is still compared; only its texts stay empty."""
+) -> Agreement:  # fmt: skip
+    """Verdicts beside grades, by (problem id, index); an unknown problem has empty texts."""
     published = {(g.problem_id, g.index): g for g in grades}
     judged = {(s.problem_id, s.index): s for s in scores}
-    pairs = [
-        (key, judged[key], grade)
-        for key, grade in sorted(published.items())
-        if key in judged and judged[key].correct is not None
-    ]
+    keys = [key for key in sorted(published) if key in judged and judged[key].correct is not None]
+    pairs = [(key, judged[key], published[key]) for key in keys]
     counts = Counter((score.correct, grade.correct) for _, score, grade in pairs)
     differing = {key: (g, s) for key, s, g in pairs if s.correct != g.correct}
-    tails = {
-        key: s.text[-TAIL_CHARS:] for s in samples if (key := (s.problem_id, s.index)) in differing
-    }
+    keyed = (((s.problem_id, s.index), s.text) for s in samples)
+    tails = {key: text[-TAIL_CHARS:] for key, text in keyed if key in differing}
     texts = {p.id: (p.prompt, p.answer or "") for p in problems}
     agreed = counts[True, True] + counts[False, False]
     return Agreement(

@@ -1,9 +1,6 @@
-"""Scores of a benchmark from 0/1 outcomes: avg@k, pass@k, majority@k and an interval. Pure.
-
-An outcome is True (right), False (wrong) or None (unscored: the infrastructure failed). Unscored
-samples leave every mean and are counted; a problem with no scored sample leaves the benchmark and
-is counted. Neither is ever taken for wrong.
-"""
+"""Scores of a benchmark from 0/1 outcomes: avg@k, pass@k, majority@k and an interval. Pure. An
+outcome is True (right), False (wrong) or None (unscored): unscored samples, and problems without a
+scored one, leave every mean and are counted; neither is ever taken for wrong."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,10 +27,9 @@ def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcome
 
         maj@k = mean over problems of  Σ_{a in top} right(a) / |top|
 
-    where `top` are the answers with the most votes (a tie is the expected value of drawing one)
-    and right(a) is the share of right outcomes among its votes. Votes are compared as text without
-    white space. A sample without an answer casts no vote, an unscored one neither; a problem
-    without votes counts as wrong if any of its samples was scored.
+    where `top` are the answers with the most votes, right(a) the share of right outcomes among
+    them. Answers are compared without white space. No answer, or an unscored one, is no vote; a
+    problem with scored samples and no votes counts as wrong.
     """
     values = []
     for problem, row in outcomes.items():
@@ -48,29 +44,28 @@ def majority_at_k(answers: Mapping[str, Sequence[str | None]], outcomes: Outcome
 
 
 def bootstrap_interval(means: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of `means`, resampling problems.
-
-    Problems, not samples, are what another draw of the benchmark would change (Efron 1979); the
-    samples of one problem are not independent. `means` is float [problems]. All-equal means (a
-    score of exactly 0, say) give an interval without width: see `upper_bound_of_zero`.
-    """
+    """95 % percentile bootstrap interval of the mean of `means`, float [problems], resampling
+    problems (Efron 1979): samples of one problem are not independent. All-equal means give no
+    width."""
     rng = np.random.default_rng(seed)
-    draws = means[rng.integers(0, means.size, (resamples, means.size))].mean(axis=1)
-    return _percentiles(draws)
+    return _percentiles(means[rng.integers(0, means.size, (resamples, means.size))].mean(axis=1))
 
 
-def sample_interval(outcomes: Outcomes, resamples: int, seed: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of avg@k, resampling the samples of every problem.
-
-    What another draw of answers to the same problems would change: it says whether k is large
-    enough, and two runs of one checkpoint should agree within it. A problem with c of n right
-    draws Binomial(n, c/n) right ones.
-    """
+def sample_interval(
+    outcomes: Outcomes, resamples: int, seed: int
+) -> tuple[float, float] | tuple[None, None]:
+    """95 % percentile bootstrap interval of avg@k, resampling the samples of every problem: what
+    other answers to the same problems would change. c of n right draws Binomial(n, c/n), spread
+    by √(n/(n − 1)), for the variance of n draws is too small by that; one sample tells none."""
     n = np.array([len(row) for row in scored(outcomes).values()])
-    share = problem_means(outcomes)
+    if n.min() < 2:
+        return None, None
+    share, spread = problem_means(outcomes), np.sqrt(n / (n - 1))
     rng = np.random.default_rng(seed)
-    draws = np.array([(rng.binomial(n, share) / n).mean() for _ in range(resamples)])
-    return _percentiles(draws)
+    drawn = [
+        (share + spread * (rng.binomial(n, share) / n - share)).mean() for _ in range(resamples)
+    ]
+    return _percentiles(np.array(drawn))
 
 
 def _percentiles(draws: np.ndarray) -> tuple[float, float]:
@@ -78,8 +73,7 @@ def _percentiles(draws: np.ndarray) -> tuple[float, float]:
 
 
 def upper_bound_of_zero(problems: int) -> float:
-    """Largest share of solvable problems that n problems without one solved do not rule out. Exact
-    binomial at 95 %: (1 − p)^n = 0.05, about 3/n ("rule of three")."""
+    """Largest share of solvable problems that none of n solved leaves: (1 − p)^n = 0.05."""
     return 1.0 - 0.05 ** (1.0 / problems) if problems else 1.0
 
 
@@ -99,20 +93,15 @@ def summarise(outcomes: Outcomes, resamples: int, seed: int) -> dict[str, Any]:
         avg@k = mean over problems of the mean over their scored samples (§4, Table 1)
         pass@k = share of problems with a right sample among all k
 
-    Every problem weighs the same, however many of its samples were scored. No share where none was.
+    Every problem weighs the same.
     """
     means = problem_means(outcomes)
     samples = sum(len(row) for row in outcomes.values())
     unscored = sum(o is None for row in outcomes.values() for o in row)
-    shares: dict[str, float] = {}
+    shares: dict[str, float | None] = {}
     if means.size:
         shares = {"avg": float(means.mean()), "pass_at_k": float((means > 0).mean())}
         shares["ci_low"], shares["ci_high"] = bootstrap_interval(means, resamples, seed)
         shares["sample_low"], shares["sample_high"] = sample_interval(outcomes, resamples, seed)
-    return {
-        "problems": means.size,
-        "problems_unscored": len(outcomes) - means.size,
-        "samples": samples - unscored,
-        "samples_unscored": unscored,
-        **shares,
-    }
+    counts = {"problems": means.size, "problems_unscored": len(outcomes) - means.size}
+    return {**counts, "samples": samples - unscored, "samples_unscored": unscored, **shares}

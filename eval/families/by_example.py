@@ -2,9 +2,8 @@
 
     Use a, b, 8, *, +. a=6 b=9 f=62 a=5 b=3 f=23
 
-Two values of a hidden function of `a` and `b`, made of one constant and the two named operators
-(+ − × max min); the answer is a program that reads `a b` from stdin and prints f. Sixteen hidden
-tests give the soft reward real steps: a function that fits both examples may still fail others.
+Two values of a hidden function of `a`, `b`, one constant and the two named operators (+ − × max
+min); the answer is a program that reads `a b` and prints f, judged on sixteen hidden tests.
 
     <think>
     (a+8)*b: 6+8=14*9=126 ?62 high
@@ -50,8 +49,7 @@ def forms(constant: int) -> tuple[Form, ...]:
 
 @lru_cache(maxsize=2048)
 def _inputs(form: Form, largest: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Where the form is defined, and the telling part of it: a, b and the constant differ. Both are
-    empty for a form that is defined in too few places or takes under four values."""
+    """Where the form is defined, and where a, b and the constant differ; empty for a dull form."""
     numbers = range(1, largest + 1)
     inputs = tuple((a, b) for a in numbers for b in numbers if form.at(a, b).in_range)
     constants = {form.x, form.y, form.z}
@@ -63,18 +61,11 @@ def _inputs(form: Form, largest: int) -> tuple[tuple[tuple[int, int], ...], ...]
 
 
 def generate(
-    rng: random.Random,
-    size: int,
-    split: Side,
-    *,
-    largest: int = LARGEST_NUMBER,
+    rng: random.Random, size: int, split: Side, *, largest: int = LARGEST_NUMBER,
     few_tests_share: float = 0.0,
-) -> Iterator[Problem]:
-    """`size` different problems of one side with numbers up to `largest`, 16 hidden tests each.
-
-    A share `few_tests_share` gets 4 to 15 tests instead: work for the filter on tests. A longer
-    run from the same state begins with the shorter one's problems. Raises ValueError when the
-    family has no `size` different problems.
+) -> Iterator[Problem]:  # fmt: skip
+    """`size` different problems of one side, numbers up to `largest`, with 16 hidden tests, or, a
+    share `few_tests_share`, 4 to 15. A longer run begins with a shorter one's. Raises ValueError.
     """
 
     def draw() -> Problem | None:
@@ -90,17 +81,13 @@ def generate(
         few = rng.random() < few_tests_share
         count = rng.randint(FEWEST_TESTS, HIDDEN_TESTS - 1) if few else HIDDEN_TESTS
         hidden = rng.sample([ab for ab in inputs if ab not in shown], count)
-        cases = tuple(
-            StdinCase(input=f"{a} {b}\n", output=f"{form.at(a, b).value}\n") for a, b in hidden
-        )
+        tests = ((f"{a} {b}\n", f"{form.at(a, b).value}\n") for a, b in hidden)
+        cases = tuple(StdinCase(input=i, output=o) for i, o in tests)
         first, second = sorted((form.op1, form.op2))
         rows = "".join(f" a={a} b={b} f={f}" for a, b, f in examples)
-        return Problem(
-            domain="code",
-            prompt=f"Use a, b, {constant}, {first}, {second}.{rows}",
-            tests=TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256),
-            source="by_example",
-        )
+        prompt = f"Use a, b, {constant}, {first}, {second}.{rows}"
+        suite = TestSuite(kind="stdin", cases=cases, time_limit_s=2.0, memory_mb=256)
+        return Problem(domain="code", prompt=prompt, tests=suite, source="by_example")
 
     return different(draw, size, f"by_example has fewer than size={size} {split} problems")
 

@@ -3,8 +3,7 @@
     Make 10 from 7, 9, 8.
 
 Three numbers, + − ×, each number once; the answer is an expression in `\\boxed{}`. The scripted
-teacher searches aloud, one candidate a line, and is sometimes wrong: it slips, gives up, or answers
-without searching. Lines are short because a model of a million parameters reads every token.
+teacher searches aloud, one candidate a line, and slips, gives up, or answers without searching.
 
     <think>
     9*8=72-7=65 ?10 high
@@ -119,18 +118,11 @@ def candidates(numbers: tuple[int, int, int]) -> tuple[Form, ...]:
 
 
 def generate(
-    rng: random.Random,
-    size: int,
-    split: Side,
-    *,
-    largest: int = LARGEST_NUMBER,
+    rng: random.Random, size: int, split: Side, *, largest: int = LARGEST_NUMBER,
     targets: tuple[int, int] = (1, LARGEST_VALUE),
-) -> Iterator[Problem]:
-    """`size` different problems of one side, numbers in 2..`largest`, targets within `targets`.
-
-    Small targets are easier: of some twenty expressions over three numbers up to 7 two or three
-    make a target up to 10, one or two make a target from 20 on. A longer run from the same state
-    begins with the shorter one's problems. Raises ValueError when there are not so many.
+) -> Iterator[Problem]:  # fmt: skip
+    """`size` different problems of one side, numbers in 2..`largest`, targets within `targets`:
+    small ones are easier. A longer run begins with a shorter one's. Raises ValueError for too few.
     """
     if not SMALLEST < largest <= LARGEST_VALUE:
         raise ValueError(f"countdown difficulty={largest}; use {SMALLEST + 1}..{LARGEST_VALUE}")
@@ -173,11 +165,8 @@ def parse(prompt: str) -> tuple[int, tuple[int, int, int]] | None:
 
 
 def teach(rng: random.Random, prompt: str, settings: EngineSettings) -> str:
-    """The scripted teacher's answer, worked out from the prompt alone; may be wrong.
-
-    `guidance` tries close values first, `error_rate` is the chance of an arithmetic slip a line,
-    `give_up_rate` of stopping after a line, `brief_rate` of answering without a search.
-    """
+    """The scripted teacher's answer from the prompt alone. `guidance` tries close values first,
+    `error_rate`: a slip, `give_up_rate`: stopping, both a line; `brief_rate`: no search."""
     problem = parse(prompt)
     if problem is None:
         raise ValueError(f"no countdown prompt: {prompt[:80]!r}")
@@ -210,11 +199,9 @@ def closest_first(
 
 
 def search(
-    rng: random.Random,
-    order: list[Form],
-    attempt: Callable[[Form], tuple[str, bool]],
+    rng: random.Random, order: list[Form], attempt: Callable[[Form], tuple[str, bool]],
     settings: EngineSettings,
-) -> tuple[str, Form]:
+) -> tuple[str, Form]:  # fmt: skip
     """The teacher's lines, and the form it ends with: one that fits, or the one it gives up at."""
     lines: list[str] = []
     for form in order[: settings.max_lines]:

@@ -1,5 +1,4 @@
-"""What the way in which an answer ended says about its score: a request that was refused is not an
-answer, and neither is thinking that was cut."""
+"""What the end of an answer says: a refused request is no answer, and neither is cut thinking."""
 
 from typing import Any
 
@@ -8,20 +7,20 @@ from ..records import Sample, Score
 
 CUT_UNTAGGED = "truncated: it was cut at max_tokens before an answer came"
 ONLY_REASONING = "no answer: the reply ended with its reasoning"
+MACHINE_FAILED = "the judge failed: "
+"""Begins the reason of an unscored answer whose judging, not whose form or gold, went wrong."""
 UNSCORED: dict[str, Any] = {
     **dict.fromkeys(("reward", "correct", "pass_rate", "answer")), "verdict": "IE", "seconds": 0.0,
 }  # fmt: skip
 
 
 def cut_untagged(sample: Sample) -> bool:
-    """Cut at max_tokens with no think tags: whether it still thought then, nobody knows, and the
-    end of the answer never came."""
+    """Cut at max_tokens with no think tags, so perhaps still thinking: its end never came."""
     tags = THINK_OPEN in sample.text or THINK_CLOSE in sample.text
     return sample.finish_reason == "length" and not tags
 
 
 def judged_text(sample: Sample) -> str:
-    """What the judge reads of a sample."""
     if sample.finish_reason == "error":
         return ""
     return f"{THINK_OPEN}\n{sample.text}" if cut_untagged(sample) else sample.text

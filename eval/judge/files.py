@@ -1,10 +1,7 @@
 """`klear judge`: answers from a file or a stream, one Score line for every answer, in order.
-
-Problems are rows of any kind (`eval.rows`), samples records of `eval.records`, both in any format
-of its `row_files`. A row that is no problem is rejected with its place. A sample that answers it
-or no known problem, or that is no sample, gets a Score with verdict IE and the reason; so does a
-line of a stream that cannot be read.
-"""
+Problems are rows of any kind (`eval.rows`), samples records, in any format of `row_files`. A row
+that is no problem is rejected with its place. What is no sample, or answers no problem here, gets a
+Score with verdict IE and the reason."""
 
 import json
 import queue
@@ -22,10 +19,9 @@ from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem, Sample, Score
 from ..records.row_files import Row, read_rows
-from ..rows.fields import field_of, first_of
+from ..rows.fields import NAMES, field_of, first_of
 from ..rows.gold_field import A_LETTER
 from ..rows.reading import (
-    IDS,
     OWN,
     letter_lines,
     numbered,
@@ -34,13 +30,12 @@ from ..rows.reading import (
     refuse_file,
     source_of,
 )
+from ..thinking import foreign_tags
 from .ends import by_its_end, judged_text
 from .judge import FutureScore, Judge
 
 
 class _Request(BaseModel):
-    """One line of a stream."""
-
     model_config = ConfigDict(extra="forbid")
     problem: Problem
     text: StrictStr
@@ -48,19 +43,12 @@ class _Request(BaseModel):
 
 
 def judge_files(
-    problems: Path,
-    samples: Path,
-    out: Path,
-    settings: JudgeSettings,
-    source: Source | None = None,
+    problems: Path, samples: Path, out: Path, settings: JudgeSettings, source: Source | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> tuple["Counter[str]", list[str]]:
-    """Write the scores to `out`, all or nothing; how often each verdict was given.
-
-    And why rows are no problems, with their places. `source` names the fields of the problems;
-    without it rows are read by shape. `say` gets a line on how. Raises ConfigError for files that
-    cannot be judged, OSError, and SandboxUnavailable.
-    """
+) -> tuple["Counter[str]", list[str]]:  # fmt: skip
+    """Write the scores to `out`, all or nothing; returns the count of each verdict, and why rows
+    are no problems. `source` names their fields, else they are read by shape, on which `say` gets a
+    line. Raises ConfigError for files that cannot be judged, OSError, and SandboxUnavailable."""
     if not out.absolute().parent.is_dir():
         raise ConfigError([f"{out}: its folder does not exist"])
     by_id, rejected, lines = _problems(problems, source or source_of(problems.name, problems))
@@ -80,11 +68,8 @@ def judge_files(
 
 
 def run_stream(lines: Iterable[str], out: TextIO, settings: JudgeSettings | None = None) -> None:
-    """`klear judge --stream`: one JSON line {"problem": …, "text": …} in, one Score line out.
-
-    Every line is answered as soon as the lines before it are: the first answer does not wait for
-    the end of the input. Raises SandboxUnavailable.
-    """
+    """`klear judge --stream`: one JSON line {"problem": …, "text": …} in, one Score line out, each
+    as soon as those before it are answered. Raises SandboxUnavailable."""
     with Judge(settings) as judge:
         texts = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
         for score in _in_order(judge, (_submit_line(judge, *text) for text in texts)):
@@ -119,18 +104,15 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _problems(path: Path, source: Source) -> tuple[dict[str, Problem | str], list[str], list[str]]:
-    """The problems by id, a text in place of one that is rejected; all those texts; and lines on
-    how rows were read.
-
-    A row of another kind than ours is found by the id that it brings, else by its number, and by
-    the id of its prompt.
-    """
+    """The problems by id, a text in place of a rejected one; all those texts; how rows were read.
+    Foreign rows are found by their own id, else their number, and by the id of their prompt."""
     by_id: dict[str, Problem | str] = {}
     rejected, ways, first = list[str](), Counter[str](), None
     letters, source = list[int](), numbered(read_rows(path), source)
     for row in _rows(path):
         value = row.value or {}
-        own = str(field_of(value, first_of(value, IDS)) or row.number)
+        own_id = field_of(value, first_of(value, NAMES["ids"]))
+        own = str(row.number if own_id in (None, "") else own_id)
         try:
             if row.value is None:
                 raise ValueError(row.error)
@@ -164,6 +146,8 @@ def _submit_row(judge: Judge, row: Row, problems: dict[str, Problem | str]) -> F
             why = f"answers {sample.problem_id!r}, which is no problem here"
         elif isinstance(problem, str):
             why = f"its problem is rejected: {problem}"
+        elif tags := foreign_tags(sample.text):
+            why = f"it thinks in {tags[0]}…{tags[1]}, which would be judged: write <think>…</think>"
         else:
             pending = judge.submit(problem, judged_text(sample), sample.index)
             return lambda: by_its_end(pending(), sample)
@@ -188,10 +172,7 @@ def _submit_line(judge: Judge, number: int, line: str) -> FutureScore:
 
 
 def _unjudged(position: str, why: str, problem_id: object, index: object = 0) -> FutureScore:
-    score = Score(
-        problem_id=writable(str(problem_id or "")),
-        index=index if isinstance(index, int) else 0,
-        verdict="IE",
-        reason=writable(f"{position} is not judged: {why}"[:500]),
-    )
+    name, number = writable(str(problem_id or "")), index if isinstance(index, int) else 0
+    reason = writable(f"{position} is not judged: {why}"[:500])
+    score = Score(problem_id=name, index=number, verdict="IE", reason=reason)
     return lambda: score

@@ -1,12 +1,10 @@
 """One judge for filters, reward and benchmarks: an answer's text in, a Score out (§3.2.4).
 
     with Judge(settings) as judge:
-        for score in judge.judge_many((problem, sample.text, sample.index) for ...):
-            ...
+        for score in judge.judge_many((problem, sample.text, sample.index) for ...): ...
 
-The answer is what follows the think block: the last boxed expression (math) or the last fenced
-program (code). `correct` never depends on the format; the reward does: without exactly one closed
-think block it is `unclosed_think` or `code_unclosed_think`. What is not judged is unscored (IE).
+The answer follows the think block: the last boxed expression (math) or fenced program (code).
+`correct` never depends on the format, the reward does. What is not judged is unscored (IE).
 """
 
 import hashlib
@@ -25,24 +23,23 @@ from ..families.countdown import verify_countdown
 from ..math_answers.verify import letters_of, ordering_of, quick_verdict, with_factors
 from ..programs.verify import chosen_suite, longest_seconds
 from ..records import NO_GOLD, Judgement, Problem, Score, TestSuite, golds_of
-from ..sandbox import MachineUnfit
-from .workers import RayPool, WorkerPool
+from ..sandbox import MachineUnfit, SandboxDied
+from .ends import MACHINE_FAILED
+from .workers import NoVerdict, RayPool, WorkerPool
 
 _LOOK_AHEAD_PER_WORKER = 8
 
 FutureScore = Callable[[], Score]  # waits for the Score of an answer that was submitted
+Item = tuple[Problem, str, int]  # a problem, the text of an answer, its index
 
 
 def split_withheld_tests(problem: Problem, tests: TestSuite, count: int) -> tuple[Problem, Problem]:
-    """The problem without `count` of its `tests`, and with those alone: a draw that its id fixes,
-    at most half of all."""
+    """The problem without `count` of its `tests` (by its id, at most half), and with those alone"""
     size = len(tests.cases)
     drawn = random.Random(f"withheld/{problem.id}").sample(range(size), min(count, size // 2))
     cases = [c for i, c in enumerate(tests.cases) if i not in drawn]
-    suites = (
-        tests.model_copy(update={"cases": tuple(some)})
-        for some in (cases, [tests.cases[i] for i in sorted(drawn)])
-    )
+    both = (tuple(cases), tuple(tests.cases[i] for i in sorted(drawn)))
+    suites = (tests.model_copy(update={"cases": some}) for some in both)
     rewarded, apart = (problem.model_copy(update={"tests": suite}) for suite in suites)
     return rewarded, apart
 
@@ -57,15 +54,13 @@ def best_of(verdicts: Sequence[Judgement | None]) -> Judgement | None:
 class Judge(AbstractContextManager["Judge"]):
     """Judges answers on a pool of workers; a context manager, usable from several threads.
 
-    Nothing is started before it is needed: integers and words need no worker, math needs no
-    sandbox. The first code answer (or `check_sandbox`) raises SandboxUnavailable when programs
-    cannot be isolated. A script that uses it needs `if __name__ == "__main__"`, as with every
-    pool of multiprocessing: workers import the script (MachineUnfit says so); a notebook does not.
+    Nothing starts before it is needed: the first code answer (or `check_sandbox`) raises
+    SandboxUnavailable when programs cannot be isolated. A script needs `if __name__ == "__main__"`,
+    for workers import it (MachineUnfit says so); a notebook does not.
     """
 
     def __init__(self, settings: JudgeSettings | None = None, remember: int = 0) -> None:
-        """`remember`: of so many latest programs the results are kept, if that is more than the
-        look-ahead of `judge_many`; each holds its tests in memory."""
+        """`remember`: results of so many latest programs are kept, with their tests in memory."""
         self.settings = settings or JudgeSettings()
         workers, address = self.settings.runtime.workers, load_machine().ray_address
         self._math, self._code = (
@@ -77,7 +72,6 @@ class Judge(AbstractContextManager["Judge"]):
         self._recent: OrderedDict[bytes, Callable[[], Any]] = OrderedDict()
 
     def __exit__(self, *_: object) -> None:
-        """End all workers and sandboxes."""
         self._math.close()
         self._code.close()
 
@@ -86,17 +80,12 @@ class Judge(AbstractContextManager["Judge"]):
         self._code.submit(120, pickle.dumps((None, "", self.settings)))()
 
     def judge(self, problem: Problem, text: str, index: int = 0) -> Score:
-        """The Score of one answer."""
         return self.submit(problem, text, index)()
 
-    def judge_many(
-        self, items: Iterable[tuple[Problem, str, int]], draw: int = 0
-    ) -> Iterator[Score]:
-        """The Scores of (problem, text, index) items, in order, in constant memory.
-
-        Identical programs for one problem that are close together are run once. With `max_tests`,
-        a problem's tests are sampled anew for every `draw`: RL passes its step.
-        """
+    def judge_many(self, items: Iterable[Item], draw: int = 0) -> Iterator[Score]:
+        """The Scores of (problem, text, index) items, in order, in constant memory. Identical
+        programs close together run once. With `max_tests` tests are drawn anew for every `draw`
+        (RL: its step)."""
         pending: deque[FutureScore] = deque()
         for problem, text, index in items:
             pending.append(self.submit(problem, text, index, draw))
@@ -119,11 +108,8 @@ class Judge(AbstractContextManager["Judge"]):
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
         def score(judgement: Judgement) -> Score:
-            scored, right, pay = (
-                judgement.verdict != "IE",
-                judgement.verdict == "AC",
-                settings.reward,
-            )
+            pay, scored = settings.reward, judgement.verdict != "IE"
+            right = judgement.verdict == "AC"
             of_code = pay.of_code(right, judgement.rate, closed)
             reward = pay.of_math(right, closed) if is_math else of_code
             return Score(
@@ -189,5 +175,6 @@ def _outcome(result: Callable[[], Judgement]) -> Judgement:
     except MachineUnfit:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".replace("\n", " ")[:500]
-        return Judgement("IE", reason)
+        of_machine = isinstance(error, (NoVerdict, SandboxDied))
+        reason = f"{MACHINE_FAILED * of_machine}{type(error).__name__}: {error}"
+        return Judgement("IE", reason.replace("\n", " ")[:500])

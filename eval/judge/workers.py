@@ -1,12 +1,9 @@
 """Workers of one domain (`math` or `code`): processes of this machine, by Pebble, or of a cluster.
 
-The judge may live in a process with threads, gigabytes of memory and a GPU, which must not be
-forked. So workers are forks of Python's fork server. A worker that passes its deadline is killed
-and replaced, and its task is tried once more. Whoever is killed, all below it end: workers get
-SIGKILL when the judge or the fork server ends, and a sandbox ends with its worker.
-
-A worker, its sandbox and the program of the moment take turns, thousands of times a second. Where
-there is a worker for every core, pinning each to its own, with all below it, saves a sixth.
+The judge may live in a process with threads and a GPU, which must not be forked: workers are forks
+of Python's fork server. One that passes its deadline is killed and replaced, and its task tried
+once more. Workers get SIGKILL when the judge or the fork server ends, sandboxes with their worker.
+Where there is a worker for every core, pinning each to its own, with all below it, saves a sixth.
 
 On a Ray cluster every answer is a plain task of one CPU, and a Ray worker holds what the local
 judge starts. What is lost with a node is done again; after some losses it is unscored.
@@ -44,6 +41,7 @@ _MATH_BYTES = 4 << 30
 _CLUSTER_ATTEMPTS, _CLEANUPS = 3, 100
 _LOST = (DeadlinePassed, ProcessExpired, BrokenProcessPool)
 _PR_SET_PDEATHSIG = 1
+_TRIES, _PAUSE_S = 20, 0.05  # of locks on cores
 
 
 class NoVerdict(RuntimeError):
@@ -58,9 +56,7 @@ class WorkerPool:
         self.workers = workers or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._pool: ProcessPool | None = None
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="klear-judge-", ignore_cleanup_errors=True
-        )
+        self._folder = tempfile.TemporaryDirectory(None, "klear-judge-", ignore_cleanup_errors=True)
         os.chmod(self._folder.name, 0o711)
         self._closed = False
 
@@ -108,20 +104,17 @@ class WorkerPool:
         context.set_forkserver_preload([__name__, *TASKS.values()])
         pinned = self.domain == "code" and self.workers >= len(os.sched_getaffinity(0))
         arguments = [self.domain, self._folder.name, pinned]
-        return ProcessPool(
-            self.workers, initializer=start_worker, initargs=arguments, context=context
-        )
+        options = {"initializer": start_worker, "initargs": arguments, "context": context}
+        return ProcessPool(self.workers, **options)
 
     def _script_that_no_worker_can_import(self, error: Exception) -> str:
         """The main script, where the pool broke and none of its workers has ever been ready."""
-        if not isinstance(error, BrokenProcessPool) or os.path.exists(
-            f"{self._folder.name}/{READY}"
-        ):
+        ready = f"{self._folder.name}/{READY}"
+        if not isinstance(error, BrokenProcessPool) or os.path.exists(ready):
             return ""
         return getattr(sys.modules["__main__"], "__file__", None) or ""
 
     def close(self) -> None:
-        """End the workers, whatever they are doing; unfinished work is cancelled."""
         with self._lock:
             self._closed = True
         if self._pool is not None:
@@ -163,14 +156,16 @@ def start_worker(domain: Domain, folder: str, pinned: bool) -> None:
 
 
 def keep_to_a_core(folder: str) -> None:
-    """Run on the first core that no other worker with this `folder` keeps to, if there is one. The
-    lock on a core's file is freed by the kernel, however a worker ends."""
-    for core in sorted(os.sched_getaffinity(0)):
+    """Run on the first core that no other worker with this `folder` has locked, if there is one:
+    the sandbox of a worker that was killed may hold its lock for a moment more."""
+    cores = sorted(os.sched_getaffinity(0))
+    for core in cores * _TRIES:
         fd = os.open(os.path.join(folder, f"core-{core}"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
+            time.sleep(_PAUSE_S)
             continue
         with contextlib.suppress(OSError):  # taken away meanwhile: it stays where it may run
             os.sched_setaffinity(0, {core})
@@ -178,7 +173,6 @@ def keep_to_a_core(folder: str) -> None:
 
 
 def work(domain: Domain, payload: bytes) -> Any:
-    """One task in a worker: `run(*arguments)` of the module for this domain."""
     return importlib.import_module(TASKS[domain]).run(*pickle.loads(payload))
 
 
@@ -188,8 +182,7 @@ _on_this_node: dict[Domain, WorkerPool] = {}
 def judge_on_node(code: str, domain: Domain, deadline_s: float, payload: bytes) -> Any:
     """On a node of the cluster: what a local worker would answer."""
     same_code(code)
-    pool = _on_this_node.setdefault(domain, WorkerPool(domain, 1))
-    return pool.submit(deadline_s, payload)()
+    return _on_this_node.setdefault(domain, WorkerPool(domain, 1)).submit(deadline_s, payload)()
 
 
 class RayPool:
@@ -200,9 +193,8 @@ class RayPool:
         self.ray = join(address)
         self.workers = workers or max(1, int(self.ray.cluster_resources().get("CPU", 0)))
         self._last_answer = 0.0
-        self._task = self.ray.remote(judge_on_node).options(
-            num_cpus=1, max_retries=_CLUSTER_ATTEMPTS - 1
-        )
+        options = {"num_cpus": 1, "max_retries": _CLUSTER_ATTEMPTS - 1}
+        self._task = self.ray.remote(judge_on_node).options(**options)
         self._pending: set[Any] = set()
 
     def submit(self, deadline_s: float, payload: bytes) -> Callable[[], Any]:

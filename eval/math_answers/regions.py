@@ -1,12 +1,8 @@
-r"""Rules for inequalities, intervals and sets of real numbers.
-
-A region of one variable is a set of reals: `x < 1 \text{ or } x > 2`, `(-\infty,1) \cup (2,\infty)`
-and `|x - \frac32| > \frac12` are one. Linear sides and absolute values of them are solved;
-math-verify decides the other sets.
-"""
+r"""Rules for inequalities, intervals and sets of real numbers: `x < 1 \text{ or } x > 2` and `|x -
+\frac32| > \frac12` are one. Linear sides and absolute values of them are solved; math-verify
+decides the other sets."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -15,7 +11,7 @@ from .notation import forms
 from .notation.forms import form_of, is_name
 from .notation.formulas import TooCostly, Unreadable, parse
 from .notation.words import TEXT
-from .rules import Context, Rule, first_decision
+from .rules import Context, Rule
 from .shapes import same_elements, value_of
 
 OF_REGIONS = re.compile(r"<|>|\\(?:le|ge|ne|in)(?![a-z])|\\cup|\\cap|\\setminus|\\mathbb")
@@ -29,8 +25,6 @@ _UPWARDS = {">": "<", r"\ge": r"\le", "=": "="}
 _LOGIC = re.compile(
     r"\\(?:in|ne|cup|cap|setminus|mathbb|lor|land)(?![a-z])|[,;|]|\b(?:or|and|if)\b"
 )
-
-
 _LINK = re.compile(
     r"<|>|\\(?:le|ge|ne|in|cup|cap|lor|land)(?![a-z])|=(?=\s*(?:[-\d]|\\(?:frac|sqrt)))"
     rf"|{TEXT}|\b(?:or|and|if)\b|[,;|]"
@@ -83,9 +77,8 @@ def _chain(gold: str, answer: str, context: Context) -> bool | None:
         return None
     named = Context(lambda a, b: _same_side(a, b, context))
     same = relations == others and len(theirs) == len(ours)
-    same = same and all(
-        same_elements(one, two, named) for one, two in zip(theirs, ours, strict=True)
-    )
+    pairs = zip(theirs, ours, strict=True) if same else ()
+    same = same and all(same_elements(*pair, named) for pair in pairs)
     # Sides that are formulas may be moved across: x > y + 1 is x - y > 1.
     return same if same or len(names) + len(numbers) == len(sides) else None
 
@@ -111,51 +104,25 @@ def _set_of_reals(gold: str, answer: str, _: Context) -> bool | None:
 RULES = (
     Rule("More than 20 intervals", _too_many),
     # Before the sets of reals, which know one variable only.
-    Rule("Orders, also backwards", _chain,
-         (("a<b<c", "c>b>a"), (r"\text{I}>\text{II}>\text{III}", "III<II<I")),
-         (("a<b<c", "a<c<b"), ("a<b", r"a\le b"))),
-    Rule("Inequalities, intervals, sets of reals", _set_of_reals,
-         (("[2,5)", r"2\le x<5"), (r"(-\infty,-1)\cup(3,\infty)", r"x<-1 \text{ or } x>3"),
-          ("|x|<3", "-3<x<3"), (r"\{0\}\cup[1,3]", r"x=0 \text{ or } 1\le x\le 3")),
-         ((r"\mathbb{R}", r"x\ne 0"), (r"x<1 \text{ or } x>2", r"x<1 \text{ or } y>2"),
-          ("[1,2]", r"1\le x<2"))),
-)  # fmt: skip
-
-
-def same_region(
-    gold: str, answer: str, context: Context, otherwise: Callable[[str, str], bool]
-) -> bool:
-    decision = first_decision(RULES, gold, answer, context)
-    return otherwise(gold, answer) if decision is None else decision
+    Rule("Orders, also backwards", _chain),
+    Rule("Inequalities, intervals, sets of reals", _set_of_reals),
+)
 
 
 def _combined(text: str) -> sympy.Set | None:
     r"""Unions, cuts, `or`, `and`: `x < 1, x > 2` are cases, `x < 1, x \ne 0` is a restriction."""
     cases = forms.split_top(text)
     restricted = any(r"\ne" in piece for piece in cases)
-    for pieces, combine in (
-        (forms.split_top(text, (r"\cup",)), sympy.Union),
-        (forms.split_top(text, (r"\cap",)), sympy.Intersection),
-        (_OR.split(text), sympy.Union),
-        (cases, sympy.Intersection if restricted else sympy.Union),
-        (_AND.split(text), sympy.Intersection),
-    ):
+    cuts, joins = (forms.split_top(text, (separator,)) for separator in (r"\cap", r"\cup"))
+    together = sympy.Intersection if restricted else sympy.Union
+    ways = [(joins, sympy.Union), (cuts, sympy.Intersection), (_OR.split(text), sympy.Union)]
+    for pieces, combine in [*ways, (cases, together), (_AND.split(text), sympy.Intersection)]:
         if len(pieces) > 1:
             return combine(*map(region, pieces))
     return None
 
 
-def _all_reals(text: str) -> sympy.Set | None:
-    return sympy.Reals if re.fullmatch(r"\\mathbb\s*\{?R\}?", text) else None
-
-
-def _without(text: str) -> sympy.Set | None:
-    match = re.fullmatch(r"(.*)\\setminus(.*)", text)
-    return region(match[1]) - region(match[2]) if match else None
-
-
 def _bracketed(text: str) -> sympy.Set | None:
-    """An interval or a finite set."""
     if not (around := forms.enclosing(text)):
         return None
     opener, inside, closer = around
@@ -169,35 +136,29 @@ def _bracketed(text: str) -> sympy.Set | None:
     return None
 
 
-def _not_plus_minus(text: str) -> sympy.Set | None:
+def region(text: str) -> sympy.Set:
+    """The set of reals that the text describes. Raises Unreadable."""
+    text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
+    text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
+    # From what holds the weakest together to a single comparison.
+    if (combined := _combined(text)) is not None:
+        return combined
+    if re.fullmatch(r"\\mathbb\s*\{?R\}?", text):
+        return sympy.Reals
+    if match := re.fullmatch(r"(.*)\\setminus(.*)", text):
+        return region(match[1]) - region(match[2])
+    if (bracketed := _bracketed(text)) is not None:
+        return bracketed
     if r"\pm" in text and r"\ne" in text:
         return region(text.replace(r"\pm", "")) & region(text.replace(r"\pm", "-"))
-    return None
-
-
-def _value(text: str) -> sympy.Set | None:
-    match = _ONE_VALUE.fullmatch(text.strip())
-    return sympy.FiniteSet(parse(match[1]).doit()) if match else None
-
-
-def _compared(text: str) -> sympy.Set:
+    if match := _ONE_VALUE.fullmatch(text.strip()):
+        return sympy.FiniteSet(parse(match[1]).doit())
     parts = [part.strip() for part in _COMPARISON.split(text)]
     sides, relations = [parse(side) for side in parts[::2]], parts[1::2]
     if not relations:
         raise Unreadable("not an interval")
     chain = zip(sides, relations, sides[1:], strict=False)
     return sympy.Intersection(*(_inequality(*link) for link in chain))
-
-
-READINGS = (_combined, _all_reals, _without, _bracketed, _not_plus_minus, _value, _compared)
-"""From what holds the weakest together to a single comparison."""
-
-
-def region(text: str) -> sympy.Set:
-    """The set of reals that the text describes. Raises Unreadable."""
-    text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
-    text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
-    return next(reals for read in READINGS if (reals := read(text)) is not None)
 
 
 def _inequality(left: Any, relation: str, right: Any) -> sympy.Set:

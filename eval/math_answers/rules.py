@@ -1,30 +1,35 @@
-"""What a rule of the comparison is: a name, a decision and its own cases.
-
-Rules stand in lists, in the order in which they are tried: the first that decides has the word. The
-cases are tested, and are the page "What the math judge accepts" of the docs.
+"""What a rule of the comparison is: a name, a decision and, in `cases.toml`, its cases, which are
+tested and shown by the docs. The first rule of a list that decides has the word.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 Ordering = Literal["", "sequence", "tuple"]
 """What the words of a prompt ask for: values in an order, a tuple, or nothing of the kind."""
 
 
-@dataclass(frozen=True)
-class Rule:
+@cache
+def _cases() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))
+
+
+class Rule(NamedTuple):
     """One kind of answers. `decide` says None where the kind is another one's."""
 
     name: str
     decide: Callable[..., Any]
-    accepts: tuple[tuple[str, str], ...] = ()
-    refuses: tuple[tuple[str, str], ...] = ()
-    ordering: Ordering = ""
+
+    @property
+    def cases(self) -> dict[str, Any]:
+        """Pairs of gold and answer that it `accepts` and `refuses`, for what `ordering`."""
+        return {"accepts": [], "refuses": [], "ordering": "", **_cases().get(self.name, {})}
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(NamedTuple):
     """What a rule needs to compare parts: the comparison as a whole, and what the prompt asks."""
 
     same: Callable[[str, str], bool]

@@ -56,14 +56,11 @@ def _arrows(gold: str, answer: str, context: Context) -> bool | None:
 
 
 ORDERED_TEXTS = (
-    Rule("Unfinished formulas, by their text", _unfinished,
-         ((r"1+2+\cdots+n", r"1+2+\ldots+n"),), ((r"1,2,\ldots", r"1,2,3,\ldots"),)),
+    Rule("Unfinished formulas, by their text", _unfinished),
     # Digits of a base are no decimal number, and an arrow is no comparison.
-    Rule("Numerals with a base", _numeral, (("1011_2", "1011"),), (("1011_2", "11"),)),
-    Rule("Arrows", _arrows,
-         ((r"A\rightarrow C\rightarrow B", r"A \to C \to B"), (r"A\to B\to C", "A -> B -> C")),
-         ((r"A\rightarrow C\rightarrow B", r"A\to B\to C"),)),
-)  # fmt: skip
+    Rule("Numerals with a base", _numeral),
+    Rule("Arrows", _arrows),
+)
 
 
 def _quick(gold: str, answer: str, context: Context) -> bool | None:
@@ -75,10 +72,10 @@ def _ratio(gold: str, answer: str, _: Context) -> bool | None:
     if not (_RATIO.fullmatch(gold) and _RATIO.fullmatch(answer)):
         return None
     (first, *theirs), (other, *ours) = gold.split(":"), answer.split(":")
-    return len(theirs) == len(ours) and all(
-        same_value(rf"({g})\cdot({other})", rf"({a})\cdot({first})")
-        for g, a in zip(theirs, ours, strict=True)
-    )
+    if len(theirs) != len(ours):
+        return False
+    pairs = zip(theirs, ours, strict=True)
+    return all(same_value(rf"({g})\cdot({other})", rf"({a})\cdot({first})") for g, a in pairs)
 
 
 def _nothing(gold: str, answer: str, _: Context) -> bool | None:
@@ -96,14 +93,11 @@ def _value(gold: str, answer: str, _: Context) -> bool | None:
 
 def _named_value(gold: str, answer: str, context: Context) -> bool | None:
     theirs, ours = equation_sides(gold), equation_sides(answer)
-    if len(ours) > 1:
-        return None
-    return is_name(theirs[0]) and context.same(theirs[-1], ours[0])
+    return None if len(ours) > 1 else is_name(theirs[0]) and context.same(theirs[-1], ours[0])
 
 
 def _same_name(gold: str, answer: str, context: Context) -> bool | None:
-    """`y` and `y(x)` are one name, and y = 2x is f(x) = 2x; equal values of one name are the same
-    equation."""
+    """`y` and `y(x)` are one name, and y = 2x is f(x) = 2x; equal values of one name are equal."""
     theirs, ours = equation_sides(gold), equation_sides(answer)
     short, long = sorted((theirs[0].strip(), ours[0].strip()), key=len)
     if not (is_name(short) and is_name(long)):
@@ -134,24 +128,16 @@ def _consistent(sides: list[str]) -> bool:
 
 RULES = (
     # What needs no sympy comes first: most answers end here.
-    Rule("Integers, fractions, decimals, words", _quick,
-         (("0.5", r"\frac12"), ("1.414", r"\sqrt2")), (("12", "-12"), (r"\pi", "3.14"))),
+    Rule("Integers, fractions, decimals, words", _quick),
     # A ratio is scaled as a whole and would be read as a quotient below.
-    Rule("Ratios", _ratio, (("2:4", "1:2"),), (("1:2", "2:1"),)),
+    Rule("Ratios", _ratio),
     Rule("An empty side", _nothing),
     # From the plain value to the equation: each rule takes what has one more sign of equality.
-    Rule("Values and formulas", _value,
-         ((r"2\sqrt3", r"\sqrt{12}"), (r"\sqrt{1/n}", r"\frac{1}{\sqrt n}"),
-          (r"2\ln x", r"\ln x^2"),
-          (r"\left\lceil\frac{n+1}{2}\right\rceil", r"\left\lfloor\frac n2\right\rfloor+1")),
-         ((r"\sqrt{x^2}", "x"), (r"\ln|x|", r"\ln x"), (r"\lceil x\rceil", r"\lfloor x\rfloor+1"))),
-    Rule("A value with a name", _named_value, (("a_n=2n-1", "2n-1"),), (("a_n=2n-1", "2n+1"),)),
-    Rule("Values of one name", _same_name,
-         ((r"y=\sqrt{1/x}", r"y=\frac{1}{\sqrt x}"), ("f(x)=2x+3", "y=2x+3")),
-         (("y(x)=Ce^{2x}", "y=Ce^{-2x}"), ("f(x)=2x+3", "g(x)=2x+3"), ("f(x)=3", "y=3"))),
-    Rule("Equations", _equation,
-         ((r"\frac{x^2}{9}+\frac{y^2}{5}=1", "5x^2+9y^2=45"),), (("y=x^2", "y/x=x"),)),
-)  # fmt: skip
+    Rule("Values and formulas", _value),
+    Rule("A value with a name", _named_value),
+    Rule("Values of one name", _same_name),
+    Rule("Equations", _equation),
+)
 
 
 def same_scalar(gold: str, answer: str, context: Context) -> bool:

@@ -17,7 +17,6 @@ def named(piece: str) -> tuple[str, str]:
 
 
 def value_of(piece: str) -> str:
-    """5 of `x = 5`."""
     return named(piece)[1]
 
 
@@ -62,11 +61,8 @@ def _matrix(gold: Form, answer: Form, context: Context) -> bool | None:
     is_vector = kinds & {"tuple", "brackets"} and rows in ("1", cells)
     if gold.brackets != answer.brackets and not is_vector:
         return False
-    return same_in_order(
-        [value_of(piece) for piece in gold.pieces],
-        [value_of(piece) for piece in answer.pieces],
-        context,
-    )
+    theirs, ours = ([value_of(piece) for piece in form.pieces] for form in (gold, answer))
+    return same_in_order(theirs, ours, context)
 
 
 def _empty_set(gold: Form, answer: Form, _: Context) -> bool | None:
@@ -123,16 +119,10 @@ def _in_order(gold: Form, answer: Form, context: Context) -> bool:
     """x, y, z have an order; m and b of a line have none, unless both sides name them."""
     sides = [_names_and_values(form) for form in (gold, answer)]
     names = [{name for name, _ in side if name} for side in sides]
-    theirs, ours = (
-        sorted(side)
-        if is_assignment(side)
-        and (
-            names[0] == names[1]
-            or "".join(sorted(name for name, _ in side)) in string.ascii_lowercase
-        )
-        else side
-        for side in sides
-    )
+    alphabetical = ("".join(sorted(n for n, _ in s)) in string.ascii_lowercase for s in sides)
+    free = [names[0] == names[1] or is_abc for is_abc in alphabetical]
+    pairs = zip(sides, free, strict=True)
+    theirs, ours = (sorted(s) if is_assignment(s) and is_free else s for s, is_free in pairs)
     return same_in_order([value for _, value in theirs], [value for _, value in ours], context)
 
 
@@ -140,26 +130,16 @@ RULES = (
     # First what costs too much to compare piece by piece.
     Rule("Lists of more than 60 values, by their text", _long),
     # A matrix has its own order and brackets; no later rule knows it.
-    Rule("Matrices and vectors", _matrix,
-         ((r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,2],[3,4]]"),
-          (r"\begin{pmatrix}1\\2\end{pmatrix}", "(1,2)")),
-         ((r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,3],[2,4]]"),)),
+    Rule("Matrices and vectors", _matrix),
     # Brackets that change what the values mean refuse before the values are compared.
-    Rule("The set that holds the empty set", _empty_set, (), ((r"\emptyset", r"\{\emptyset\}"),)),
-    Rule("Sets of sets", _set_of_sets,
-         ((r"\{\{1\},2\}", r"\{2,\{1\}\}"),), ((r"\{\{1\},2\}", r"\{1,2\}"),)),
-    Rule("An interval is not its two ends", _ends_of_an_interval, (), (("[0,1]", "0,1"),)),
-    Rule("Values of x are none of y", _other_names,
-         (("x=1, x=2", "1, 2"),), (("x=1, x=2", "y=1, y=2"),)),
+    Rule("The set that holds the empty set", _empty_set),
+    Rule("Sets of sets", _set_of_sets),
+    Rule("An interval is not its two ends", _ends_of_an_interval),
+    Rule("Values of x are none of y", _other_names),
     # The prompt's words on order come before the default, which has none.
-    Rule("A list that the prompt wants in order", _sequence,
-         (("1, 3, 2", "(1,3,2)"),), (("1, 3, 2", "1, 2, 3"),), "sequence"),
-    Rule("A list or set, in any order", _set,
-         (("1, 2, 3", r"\{3,2,1\}"), (r"x=\pm 3", r"x=3\text{ or }x=-3")),
-         (("1, 2, 3", "1, 2"), (r"\pm 2", "2"))),
+    Rule("A list that the prompt wants in order", _sequence),
+    Rule("A list or set, in any order", _set),
     # What is left has an order: tuples, intervals by brackets, x = 1, y = 2.
-    Rule("Round and square brackets", _other_brackets,
-         (("(0,1)", "]0,1["),), (("(1,2)", "[1,2]"),)),
-    Rule("Tuples, and values with names", _in_order,
-         (("(2,4)", "x=2, y=4"), ("(x,y)=(1,2)", "(1,2)")), (("(3,-2)", "(-2,3)"),)),
-)  # fmt: skip
+    Rule("Round and square brackets", _other_brackets),
+    Rule("Tuples, and values with names", _in_order),
+)

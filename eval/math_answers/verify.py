@@ -104,15 +104,12 @@ _TUPLE = re.compile(
     r"\bordered (?:pair|triple|quadruple|tuple|\$?n\$?-tuple)\b(?!s)|\bcoordinates?\b|有序|坐标",
     re.IGNORECASE,
 )
-
-
 _FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)")
 _LETTER = re.compile(r"(?<![A-Za-z\\\d/}])(?<!\d )([A-Za-z])(?![A-Za-z])")
 
 
 def ordering_of(prompt: str) -> Ordering:
-    """What the sentences of a prompt ask for that ask for something: values in an order, or a
-    tuple. Without such words a list is a set."""
+    """What the asking sentences of a prompt want: an order, or a tuple; else a list is a set."""
     asking = " ".join(_ASKING.findall(prompt[-_MOST_OF_PROMPT:]))
     if _ANY_ORDER.search(prompt):
         return ""
@@ -120,8 +117,7 @@ def ordering_of(prompt: str) -> Ordering:
 
 
 def letters_of(prompt: str) -> str:
-    """The letters of units that the formulas of a prompt use for something else: `s` of `$s$`, not
-    of `$5 s$`."""
+    """Unit letters that the formulas of a prompt use otherwise: `s` of `$s$`, not of `$5 s$`."""
     formulas = " ".join(match[0] for match in _FORMULA.finditer(prompt[-_MOST_OF_PROMPT:]))
     letters = {*_LETTER.findall(re.sub(TEXT, " ", formulas))}
     return "".join(sorted(x for x in letters if unit_named(x.lower())))
@@ -147,8 +143,7 @@ def stated(gold: str) -> str:
 
 
 def quick_verdict(gold: str, answer: str, ordering: Ordering = "") -> Judgement | None:
-    """The verdict on integers, fractions, decimals, choices and words; None for all else. The
-    `ordering` is that of the prompt."""
+    """The verdict on integers, fractions, decimals, choices and words; None for all else."""
     if not gold.strip():
         return Judgement("IE", "the gold answer is empty")
     if gold.strip() == answer.strip():
@@ -272,7 +267,6 @@ def _quick_truth(pair: Quick) -> Judgement | None:
 
 
 def _quick_date(pair: Quick) -> Judgement | None:
-    """Weekdays, months and dates in every order."""
     date = date_of(pair.gold)
     return _decided(date == date_of(pair.answer), "date") if date else None
 
@@ -332,21 +326,12 @@ def _rounds_to(exact: Fraction, gold: str) -> bool:
 
 RULES = (
     # Dates hold commas and digits, and a reason may hold anything: both before words and numbers.
-    Rule("Dates, weekdays, months", _quick_date,
-         (("March 14, 2025", "2025-03-14"), ("Wednesday", "Wed."), ("星期三", "周三")),
-         (("March 14", "March 15"),)),
-    Rule("Yes and no, true and false", _quick_truth,
-         ((r"\text{Yes}", "Yes, it is possible"), ("否", "不是")),
-         (("Yes", "Yes or no"), ("Yes", "Yes, but only if n is even"), ("true", "not true"))),
+    Rule("Dates, weekdays, months", _quick_date),
+    Rule("Yes and no, true and false", _quick_truth),
     # A single letter is a choice before it is a word.
-    Rule("Choices", _quick_choice,
-         (("B", "(B) 12"), ("ACD", "A, C and D")), (("B", "B or C"), ("ACD", "AC"))),
-    Rule("Words", _quick_words,
-         ((r"\text{convergent}", r"\text{The series converges}"), ("无解", "没有解"),
-          (r"\text{no solution}", r"\emptyset")),
-         (("rational", "irrational"), ("converges absolutely", "converges"))),
+    Rule("Choices", _quick_choice),
+    Rule("Words", _quick_words),
     # A time looks like a ratio, and a ratio like no number.
-    Rule("Times", _quick_time, (("3:45 PM", "15:45"),), (("15:45", "3:45"),)),
-    Rule("Integers, fractions, decimals", _quick_number,
-         (("0.5", r"\frac12"), ("-3", "negative three")), (("12", "-12"), (r"\frac13", "0.33"))),
-)  # fmt: skip
+    Rule("Times", _quick_time),
+    Rule("Integers, fractions, decimals", _quick_number),
+)

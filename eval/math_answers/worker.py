@@ -1,9 +1,6 @@
-r"""Math judging in a worker: `run` is what the judge asks for.
-
-Both sides in one spelling, then by shape to the rules of `regions`, `shapes` and `scalars`, and at
-last to math-verify. Its own time limits are off: they are alarms that the main loop of C code never
-sees. The worker has a memory limit and is killed from outside.
-"""
+r"""Math judging in a worker: `run` is what the judge asks for. Both sides in one spelling, then by
+shape to the rules of `regions`, `shapes` and `scalars`, at last to math-verify, whose own time
+limits are off: C code never sees their alarms. The worker is killed from outside."""
 
 import gc
 import logging
@@ -21,13 +18,12 @@ import math_verify
 import sympy
 
 from ..records import Judgement
-from . import scalars, shapes, verify
+from . import regions, scalars, shapes, verify
 from .notation import forms
 from .notation.forms import form_of
 from .notation.formulas import TooCostly, Unreadable, parse
 from .notation.spelling import Spelled
 from .notation.words import contradicts
-from .regions import OF_REGIONS, same_region
 from .rules import Context, Ordering, first_decision
 from .shapes import named, value_of
 
@@ -55,12 +51,9 @@ class OutOfTime(BaseException):
 
 @contextmanager
 def cpu_seconds(most: float) -> Iterator[None]:
-    """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only.
-
-    The alarm is seen between two steps of Python, and comes again for code that takes every
-    exception; a single endless step is ended from outside. The garbage collector waits for the end
-    of the block: beside much that is imported, one look at all objects takes most of a second.
-    """
+    """Raise OutOfTime when the block has used this many CPU seconds; in the main thread only. The
+    alarm comes again for code that takes every exception; an endless step is ended from outside.
+    Garbage waits: one look at all that is imported takes most of a second."""
     inside, collecting = True, gc.isenabled()
 
     def end(_: int, __: FrameType | None) -> None:
@@ -137,11 +130,8 @@ def _same_bodies(gold: Spelled, answer: Spelled, ordering: Ordering) -> bool:
     if answer.listed and form_of(gold.body).kind != "scalar":
         return _same(gold.body, answer.listed, ordering)
     moduli = {side.unit for side in (gold, answer) if side.unit.startswith("mod ")}
-    if (
-        len(moduli) < 2
-        and not verify.other_angle(gold, answer)
-        and _same(gold.body, answer.body, ordering)
-    ):
+    alike = len(moduli) < 2 and not verify.other_angle(gold, answer)
+    if alike and _same(gold.body, answer.body, ordering):
         return True
     if (moduli or r"\mathbb" in gold.body) and _same_classes(gold, answer):
         return True
@@ -191,13 +181,13 @@ def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
     if (decision := first_decision(scalars.ORDERED_TEXTS, gold, answer, context)) is not None:
         return decision
     point = ordering == "tuple" and form_of(gold).kind == "tuple"  # (1,2), and no interval
-    if not point and (OF_REGIONS.search(gold) or OF_REGIONS.search(answer)):
-        return same_region(gold, answer, context, _by_math_verify)
+    if not point and any(map(regions.OF_REGIONS.search, (gold, answer))):
+        decision = first_decision(regions.RULES, gold, answer, context)
+        return _by_math_verify(gold, answer) if decision is None else decision
     expected, actual = form_of(gold), form_of(answer)
     if expected.kind != actual.kind:  # P = (1,2) is (1,2)
         expected, actual = (
-            form_of(value_of(form.pieces[0])) if form.kind == "scalar" else form
-            for form in (expected, actual)
+            form_of(value_of(f.pieces[0])) if f.kind == "scalar" else f for f in (expected, actual)
         )
     if expected.kind == actual.kind == "scalar":
         return scalars.same_scalar(expected.pieces[0], actual.pieces[0], context)
@@ -228,6 +218,5 @@ def _by_math_verify(gold: str, answer: str) -> bool:
     with suppress(Unreadable):  # TooCostly for a formula that it would evaluate for ever
         parse(answer)
     actual = math_verify.parse(f"${answer}$", config, **quiet)
-    return math_verify.verify(
-        expected, actual, numeric_precision=200, timeout_seconds=0, raise_on_error=False
-    )
+    quiet = {"timeout_seconds": 0, "raise_on_error": False}
+    return math_verify.verify(expected, actual, numeric_precision=200, **quiet)

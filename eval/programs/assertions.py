@@ -1,9 +1,8 @@
 """Whose a name is that tests use and do not define: the library's, or the program's.
 
-The program is what is tested, so a name that judges its results must not be taken from it: `assert
-isclose(f(), 0.1)` would pass with `isclose = lambda *a: True`. What the standard library or numpy
-has comes from there. A function that neither they nor the tests have and that is to judge the
-program's results makes the tests unjudgeable. This is found out once for all answers to a problem.
+What judges a program's results must not be taken from it: `assert isclose(f(), 0.1)` would pass
+with `isclose = lambda *a: True`. What the standard library or numpy has comes from there; a judging
+function that nobody has makes the tests unjudgeable, once for all answers to a problem.
 """
 
 import ast
@@ -33,12 +32,9 @@ class TestsBroken(Exception):
 
 @lru_cache(maxsize=4096)
 def prepared(source: str, function: str | None) -> bytes:
-    """What the sandbox needs to run the test code: the code itself, the names that are the
-    program's, those of them that are exceptions, and what numpy is called. `function` is tested.
-
-    A function `check` that is defined and never called is called with `candidate`, as HumanEval's
-    tests expect. Raises TestsBroken.
-    """
+    """What the sandbox needs to run the test code: the code, the names that are the program's,
+    those of them that are exceptions, and what numpy is called. `function` is tested; a `check`
+    that is never called is called with `candidate`, as HumanEval expects. Raises TestsBroken."""
     try:
         used, own = names_of(source)
         free = used - own
@@ -92,11 +88,8 @@ def names_of(source: str) -> tuple[set[str], set[str]]:
 
 
 def program_names(module: ast.Module, free: set[str], function: str | None) -> set[str]:
-    """Those of the `free` names that are the program's; `function` is the one that is tested.
-
-    Where tests do not say what they test, a name of the library may be it (`assert gcd(4, 6) == 2`)
-    unless another function is. Raises TestsBroken.
-    """
+    """Those of the `free` names that are the program's; `function` is tested. Without it a name of
+    the library may be (`assert gcd(4, 6) == 2`) unless another is. Raises TestsBroken."""
     tested = free & {function, "candidate", "Solution"}
     remote = tested | free - PROVIDED.keys() - vars(builtins).keys()
     if len(remote) < 2:
@@ -152,7 +145,6 @@ def _judges(
 
 
 def caught_names(module: ast.Module) -> set[str]:
-    """Names of the exceptions that the tests expect."""
     names = set[str]()
     for node in ast.walk(module):
         match node:

@@ -37,7 +37,6 @@ _MOST_DIGITS = 50_000  # of a returned integer, as many as a program may write o
 
 
 def same_text(actual: str, expected: str) -> bool:
-    """Whether a program's standard output answers the test."""
     return same_lines(actual, expected, _same_line)
 
 
@@ -56,13 +55,11 @@ def same_tokens(actual: str, expected: str) -> bool:
 
 
 def answers_yes_or_no(suite: TestSuite) -> bool:
-    """Whether each test of stdin expects one of the two words."""
     outputs = (c.output for c in suite.cases if isinstance(c, StdinCase))
     return suite.kind == "stdin" and all(o.strip().lower() in ("yes", "no") for o in outputs)
 
 
 def same_word(actual: str, expected: str) -> bool:
-    """Whether the output is the expected word in whatever letters."""
     return actual.strip().lower() == expected.strip().lower()
 
 

@@ -1,14 +1,14 @@
 """EvalPlus' own files (HumanEval+, MBPP+): inputs and a reference program, no expected outputs.
 
-The tests run the reference beside the answer, in the sandbox's process for tests, where the program
-under test has no code. JSON has neither tuples nor sets: inputs get the types of the statement's
-example call, and are tuples where the reference fails on lists. An input on which the reference
-fails in every form makes the answer unscored.
+The tests run the reference beside the answer, in the sandbox's process for tests. JSON has neither
+tuples nor sets: inputs get the types of the statement's example call, and are tuples where the
+reference fails on lists. Where it fails in every form, the answer is unscored.
 """
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..records import AssertCase, TestSuite
@@ -74,8 +74,8 @@ def reference_suite(
         raise ValueError("inputs without expected outputs need canonical_solution and entry_point")
     if not all(isinstance(args, list | tuple) for args in inputs):
         raise ValueError("each input must be a list of arguments")
-    complete = program if _defines(program, function) else f"{statement}{program}"
-    if not _defines(complete, function):
+    complete = program if function in functions(program) else f"{statement}{program}"
+    if function not in functions(complete):
         raise ValueError(f"the reference program does not define {function}")
     example = _example(statement, function)
     typed = [tuple(_like(list(args), example)) for args in inputs]
@@ -93,12 +93,16 @@ def reference_suite(
     return TestSuite(kind="assert", fn_name=function, cases=(case,), time_limit_s=SECONDS)
 
 
-def _defines(program: str, function: str) -> bool:
-    try:
-        body = ast.parse(program).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in body)
+def statements(program: str) -> list[ast.stmt]:
+    """Of Python code; none of any other text."""
+    with suppress(SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+        return ast.parse(program).body
+    return []
+
+
+def functions(program: str) -> dict[str, str]:
+    """The functions that Python code defines, by name."""
+    return {n.name: ast.unparse(n) for n in statements(program) if isinstance(n, ast.FunctionDef)}
 
 
 def _example(statement: str, function: str) -> list[Any]:
@@ -125,10 +129,6 @@ def _like(value: Any, example: Any) -> Any:
             first = next(iter(example.values()))
             return {key: _like(each, first) for key, each in value.items()}
         case list() | tuple() if isinstance(value, list) and example:
-            return type(example)(_each_like(value, example))
+            each = enumerate(value)
+            return type(example)(_like(v, example[min(n, len(example) - 1)]) for n, v in each)
     return value
-
-
-def _each_like(values: Sequence[Any], examples: Sequence[Any]) -> Iterable[Any]:
-    for number, value in enumerate(values):
-        yield _like(value, examples[min(number, len(examples) - 1)])

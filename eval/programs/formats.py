@@ -32,6 +32,7 @@ import re
 import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,6 +40,7 @@ from pydantic import ValidationError
 from ..records import AssertCase, CheckerCase, TestSuite
 from ..sandbox.zygote.asserts import PROVIDED
 from .assertions import names_of
+from .evalplus import functions
 from .harness_tests import harness_tests
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
@@ -57,17 +59,12 @@ _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def parse_suite(
-    value: Any,
-    *,
-    fn_name: str = "",
-    time_limit_s: float = 6.0,
-    memory_mb: int = 1024,
+    value: Any, *, fn_name: str = "", time_limit_s: float = 6.0, memory_mb: int = 1024,
     helpers: str = "",
-) -> TestSuite:
-    """The suite in `value`; limits and function name count where the value names none. `helpers` is
-    the statement: it may hold Python code whose functions the tests use, as HumanEval's do, and say
-    that the function returns a list, which a list of one result then is. Raises ValueError that
-    says what is wrong with the value."""
+) -> TestSuite:  # fmt: skip
+    """The suite in `value`; limits and function name count where it names none. `helpers`, the
+    statement, may hold functions that tests use, as HumanEval's, and say that a list is returned.
+    Raises ValueError that says what is wrong with the value."""
     suite = _suite(_decode(value) if isinstance(value, str) else value, fn_name, helpers)
     if suite.get("wrapped") and _returns_a_list(helpers, str(suite["fn_name"])):
         cases = [{**case, "output": [case["output"]]} for case in suite["cases"]]
@@ -103,11 +100,9 @@ def with_setup(suite: TestSuite, code: str) -> TestSuite:
 
 
 def with_checker(suite: TestSuite, program: str) -> TestSuite:
-    """A stdin suite whose outputs the Python `program` judges.
-
-    The program is called as open-r1 calls its checkers, `checker.py input answer output`; a
-    CheckerCase names the output second, so the names are exchanged first. Raises ValueError.
-    """
+    """A stdin suite whose outputs the Python `program` judges, called as open-r1 calls its
+    checkers, `checker.py input answer output`: CheckerCase has the last two exchanged. Raises
+    ValueError."""
     if suite.kind != "stdin":
         raise ValueError(f"a checker cannot judge {suite.kind} tests")
     try:
@@ -145,10 +140,9 @@ def _decode(text: str) -> Any:
 
 def _literal(text: str) -> Any:
     """The list or object that a Python text spells (SYNTHETIC-1); else the text."""
-    try:
+    with suppress(*_NO_PYTHON, ValueError):
         return ast.literal_eval(text) if text.lstrip()[:1] in ("[", "{") else text
-    except (*_NO_PYTHON, ValueError):
-        return text
+    return text
 
 
 def unpack_tests(text: str) -> Any:
@@ -181,7 +175,6 @@ def pickled_text(data: bytes) -> str:
 
 
 def _suite(value: Any, fn_name: str, helpers: str = "") -> dict[str, Any]:
-    """The fields of a TestSuite."""
     match value:
         case str():
             try:
@@ -229,10 +222,7 @@ def _renamed(case: Any) -> Any:
     if not isinstance(case, dict) or "args" in case or "code" in case:
         return case
     names = [[n for n in aliases if n in case] for aliases in (_INPUT, _OUTPUT)]
-    if any(not n for n in names):
-        return case
-    renamed = dict(zip(("input", "output"), (case[n[0]] for n in names), strict=True))
-    return {**case, **renamed}
+    return {**case, "input": case[names[0][0]], "output": case[names[1][0]]} if all(names) else case
 
 
 def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[str, Any]:
@@ -245,10 +235,8 @@ def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[s
     kind = str(first.get("testtype") or first.get("type") or "")
     if kind not in ("functional", "function_call", "call"):
         if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
-            raise ValueError(
-                f"tests of {fn_name} without testtype are ambiguous; name the field that holds "
-                "`def check(candidate)`"
-            )
+            fix = "name the field that holds `def check(candidate)`"
+            raise ValueError(f"tests of {fn_name} without testtype are ambiguous; {fix}")
         return _paired(inputs, outputs, "")
     beside = first.get("metadata")  # DeepCoder keeps LiveCodeBench's beside each test
     beside = beside.get("func_name") if isinstance(beside, Mapping) else ""
@@ -272,14 +260,11 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     if not fn_name:
         texts = zip(map(_text, inputs), map(_printed, outputs), strict=True)
         return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in texts]}
-    if all(isinstance(o, list) and len(o) == 1 for o in outputs):
-        # APPS and TACO wrap each result in a list; nothing tells a function that returns such ones.
-        outputs = [o[0] for o in outputs]
-        wrapped = {"wrapped": True}
-    else:
-        wrapped = {}
+    # APPS and TACO wrap each result in a list; nothing tells a function that returns such ones.
+    wrapped = all(isinstance(o, list) and len(o) == 1 for o in outputs)
+    outputs = [o[0] for o in outputs] if wrapped else outputs
     calls = _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
-    return {**calls, **wrapped}
+    return calls | ({"wrapped": True} if wrapped else {})
 
 
 def _calls(arguments: list[Any], outputs: list[Any], fn_name: str) -> dict[str, Any]:
@@ -294,15 +279,12 @@ def _of_kind(kind: str, fn_name: str, cases: Sequence[Any]) -> dict[str, Any]:
 def _text(value: Any) -> str:
     """A stdin text; APPS writes some as a list of lines."""
     if isinstance(value, list):
-        return "\n".join(str(line) for line in value)
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value)
+        return "\n".join(map(str, value))
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _printed(value: Any) -> str:
-    """The expected text of stdout: what Python prints. Raises ValueError where that has no one
-    spelling."""
+    """The expected text of stdout: what Python prints. Raises ValueError for no one spelling."""
     lines = value if isinstance(value, list) else [value]
     for line in lines:
         if not isinstance(line, str | int | float):
@@ -319,9 +301,8 @@ def _json(text: Any) -> Any:
 
 
 def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any]:
-    """HumanEval, LeetCodeDataset: one case for each assertion of `def check(candidate)`, or of the
-    module; one for all when there is other code among them.
-    """
+    """HumanEval, LeetCodeDataset: a case for each assertion of `def check(candidate)` or the
+    module; one for all when there is other code among them."""
     module = ast.parse(source).body
     if harness := harness_tests(module):
         return _of_kind("assert", fn_name, [{"code": code} for code in harness])
@@ -330,8 +311,7 @@ def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any
     if not any(isinstance(n, ast.Assert) for b in module for n in ast.walk(b)):  # or in a helper
         raise ValueError("the Python tests hold no assert")
     lines = re.split(r"\r\n|\r|\n", source)  # as Python counts them
-    setup: list[ast.stmt] = []
-    helping = ""
+    setup, helping = list[ast.stmt](), ""
     if check:
         setup = [n for n in module if n is not check and not isinstance(n, ast.Expr)]
         used, _ = names_of(_code(lines, body))
@@ -339,7 +319,7 @@ def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any
         # some datasets use functions that only their own harness or their prompt defines
         used, own = names_of(_code(lines, [*setup, *body]))
         unknown = used - own - PROVIDED.keys() - {"candidate", fn_name, *dir(builtins)}
-        if unknown and unknown <= (theirs := _functions(helpers)).keys():
+        if unknown and unknown <= (theirs := functions(helpers)).keys():
             helping = "\n".join(theirs[name] for name in sorted(unknown))
         elif unknown:
             raise ValueError(f"they use {sorted(unknown)[0]}, which they do not define")
@@ -352,16 +332,6 @@ def _python_tests(source: str, fn_name: str, helpers: str = "") -> dict[str, Any
             case ast.Expr(ast.Call(func=ast.Name(id="check"), args=[what])):
                 fn_name = fn_name or ast.unparse(what)
     return _of_kind("assert", fn_name, cases)
-
-
-def _functions(source: str) -> dict[str, str]:
-    """The functions that Python code defines, by name; none for any other text."""
-    try:
-        module = ast.parse(source)
-    except (*_NO_PYTHON, ValueError):
-        return {}
-    functions = (node for node in module.body if isinstance(node, ast.FunctionDef))
-    return {node.name: ast.unparse(node) for node in functions}
 
 
 def _code(lines: list[str], nodes: Sequence[ast.stmt]) -> str:

@@ -1,7 +1,5 @@
 """Tests written for unittest or pytest (BigCodeBench, KodCode) as assertions, one for each test.
-
-They run apart from the program, so what reaches into its process (mocks, fixtures) is refused.
-"""
+They run apart from the program: what reaches into its process (mocks, fixtures) is refused."""
 
 import ast
 from collections.abc import Sequence
@@ -18,12 +16,14 @@ def harness_tests(module: list[ast.stmt]) -> list[str]:
     none for other tests. Raises ValueError for what only their own harness can run."""
     classes = [n for n in module if isinstance(n, ast.ClassDef) and "TestCase" in _words(n.bases)]
     functions = [n for n in module if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
-    if not (classes or functions) or any(_is_function(n, "check") for n in module):
+    checks = (n for n in module if isinstance(n, ast.FunctionDef) and n.name == "check")
+    if not (classes or functions) or any(checks):
         return []
     if unlike := _words(module) & {"patch", "MagicMock", "monkeypatch", "parametrize", "fixture"}:
         raise ValueError(f"they use {min(unlike)}, which does not reach a program judged apart")
     own = [n for n in module if not _is_import_of_the_program(n) and not _runs_tests(n)]
-    own = [n for n in own if not (isinstance(n, ast.Import) and _is_unused(n, module))]
+    used = _words(module)
+    own = [n for n in own if not isinstance(n, ast.Import) or used & _bound(n)]
     helping = _for_pytest(own)
     own = [n for n in own if not _imports(n, "pytest")]
     rest = "\n".join([*helping, *(ast.unparse(n) for n in own if n not in functions)])
@@ -49,9 +49,8 @@ def _for_pytest(nodes: Sequence[ast.stmt]) -> list[str]:
     """What stands for pytest, where the tests import it. Raises ValueError for more of it."""
     imports = [n for n in nodes if _imports(n, "pytest")]
     inner = [n for node in nodes for n in ast.walk(node)]
-    used = {
-        n.attr for n in inner if isinstance(n, ast.Attribute) and _words([n.value]) == {"pytest"}
-    }
+    attributes = (n for n in inner if isinstance(n, ast.Attribute))
+    used = {n.attr for n in attributes if _words([n.value]) == {"pytest"}}
     names = [a.name for n in imports if isinstance(n, ast.ImportFrom) for a in n.names]
     if more := {*used, *names} - {"raises", "approx", "fail"}:
         raise ValueError(f"they use pytest.{min(more)}, which only pytest can run")
@@ -64,12 +63,8 @@ def _imports(node: ast.stmt, module: str) -> bool:
     return module in names or (isinstance(node, ast.ImportFrom) and node.module == module)
 
 
-def _is_unused(node: ast.Import, module: list[ast.stmt]) -> bool:
-    return not {(a.asname or a.name).partition(".")[0] for a in node.names} & _words(module)
-
-
-def _is_function(node: ast.stmt, name: str) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name == name
+def _bound(node: ast.Import) -> set[str]:
+    return {(a.asname or a.name).partition(".")[0] for a in node.names}
 
 
 def _is_import_of_the_program(node: ast.stmt) -> bool:

@@ -1,13 +1,10 @@
 """LiveCodeBench's official way to run and compare, for scores that others can be set beside.
 
-Its runner puts the whole program into a function, gives it an imitation of standard input that
-knows `read`, `readline` and `readlines` only, and collects what reaches `sys.stdout` as text.
-Programs that read or write in another way, or rely on module scope, fail there and pass in Python.
-The same imitation is rebuilt here, as a program that runs the program, so that it stays in the
-sandbox with its limits and per-test processes; CPU time is limited instead of wall time.
-
-Lines must match one by one, as text or as lists of equal decimals; returned values must be equal
-(`compare.equal_json`), and only an outer tuple counts as a list.
+Its runner puts the program into a function, with an imitation of standard input that knows `read`,
+`readline` and `readlines` only, and collects what reaches `sys.stdout` as text: programs that read
+or write otherwise, or rely on module scope, fail there and pass in Python. The same is rebuilt here
+as a program, so that it stays in the sandbox; CPU time is limited instead of wall time. Lines must
+match one by one, as text or lists of equal decimals; values by `compare.equal_json`.
 """
 
 from collections.abc import Iterable
@@ -123,8 +120,7 @@ def official(settings: JudgeSettings) -> JudgeSettings:
 
 
 def side_by_side(ours: Iterable[Score], theirs: Iterable[Score]) -> tuple[float | None, int]:
-    """The share of samples that are right by LiveCodeBench's rule, and on how many the two rules
-    differ, of those that both scored. Matched by (problem id, index)."""
+    """Share of samples right by LiveCodeBench's rule, and on how many of both the rules differ."""
     official = {(s.problem_id, s.index): s.correct for s in theirs}
     pairs = [(s.correct, official.get((s.problem_id, s.index))) for s in ours]
     pairs = [pair for pair in pairs if None not in pair]
@@ -133,14 +129,12 @@ def side_by_side(ours: Iterable[Score], theirs: Iterable[Score]) -> tuple[float 
 
 
 def wrapped(program: str, function: str | None) -> str:
-    """A program that runs `program` as LiveCodeBench does: on standard input, or where its `CALL`
-    is called, which calls `function` of it."""
+    """A program that runs `program` as LiveCodeBench does, on stdin or as `CALL` of `function`."""
     start = _START.format(source=program)
     return start + (_CALL.format(name=CALL, function=function) if function else _STDIN)
 
 
 def same_text(actual: str, expected: str) -> bool:
-    """LiveCodeBench's comparison of standard output."""
     return same_lines(actual, expected, _same_line)
 
 

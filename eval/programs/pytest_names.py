@@ -4,8 +4,6 @@ import re as _re
 
 
 class pytest:
-    """`pytest.raises`, `pytest.approx`, `pytest.fail`."""
-
     class raises:
         def __init__(self, expected_exception, match=None):
             self.expected, self.match, self.value = expected_exception, match, None

@@ -1,9 +1,6 @@
-"""Code judging in a worker: one sandbox per process, which must prove itself before it judges.
-
-Isolation is never assumed: some sandboxes run programs unprotected inside many containers without
-a word. The canary program tries what a solution must not do and prints what worked; this side
-also looks whether anything happened (a connection, a file, a signal).
-"""
+"""Code judging in a worker: one sandbox per process, which must prove itself before it judges: some
+run programs unprotected inside containers without a word. The canary tries what a solution must not
+do and prints what worked; this side looks whether anything happened."""
 
 import os
 import socket
@@ -75,7 +72,6 @@ def run(suite: TestSuite | None, program: str, settings: JudgeSettings) -> Judge
 
 
 def discard() -> None:
-    """End this process's sandbox; the next program gets a new one."""
     global _sandbox
     if _sandbox is not None:
         _sandbox.close()

@@ -1,17 +1,14 @@
 """A program's verdict: run it on every test in the sandbox, compare outside of it.
 
 The verdict is that of the first test that fails: AC, WA, TLE (CPU or wall time), MLE, OLE, RE, CE.
-The wall limit is twice the CPU limit plus 4 s, and one test that ends there without having used
-its CPU time runs once more: a machine that is busy or stands still fails nobody. A program that has
-slept for two such limits, in whichever of its tests, has failed the others too.
+The wall limit is twice the CPU limit plus 4 s, and one test that ends there without having used its
+CPU time runs once more: a busy machine fails nobody. A program that has slept for two such limits
+has failed the other tests too. An assertion that is one call with its result is judged as a call,
+in one process instead of two, where that can tell whether two values are equal.
 
-An assertion that is one call with its result is judged as a call: that takes one process instead of
-two. Where that cannot tell whether two values are equal, the assertion itself is run.
-
-A checker test (many right answers) runs `checker` in the sandbox too, as
-`checker.py input.txt output.txt answer.txt` with the program's output also on standard input. The
-output is accepted when the checker ends with status 0 and prints nothing that says no (0, false,
-wrong, …) on its last line. Status 3 is the checker's own failure (testlib): unscored.
+A checker test runs `checker.py input.txt output.txt answer.txt` in the sandbox too, with the output
+also on standard input: accepted by status 0 and no word for no (0, false, wrong, …) on the last
+line. Status 3 is the checker's own failure (testlib): unscored.
 """
 
 import ast
@@ -44,11 +41,10 @@ _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reje
 _OUT_OF_MEMORY = re.compile(r"(?:[\w.]+\.)?_?(?:Array)?MemoryError\b|OSError: \[Errno 12\]")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
-_SAME_TEXT = {
-    "lines": compare.same_text,
-    "tokens": compare.same_tokens,
-    "livecodebench": lcb_runner.same_text,
-}
+_SAME_TEXT = {"lines": compare.same_text, "tokens": compare.same_tokens}
+_SAME_TEXT["livecodebench"] = lcb_runner.same_text
+SameText = Callable[[str, str], bool]
+IsRight = Callable[[bytes], bool | None]
 
 
 class NamedCall(NamedTuple):
@@ -60,24 +56,18 @@ class NamedCall(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def chosen_suite(
-    suite: TestSuite, problem_id: str, max_tests: int | None, draw: int = 0
-) -> TestSuite:
-    """The suite with the tests that answers are judged on: all, or a sample fixed by id and draw.
-
-    Answers to one prompt in one step of RL are compared with each other, so they share a draw.
-    """
-    if max_tests is None or len(suite.cases) <= max_tests:
+def chosen_suite(suite: TestSuite, problem_id: str, most: int | None, draw: int = 0) -> TestSuite:
+    """The suite with all tests, or a sample by id and draw, which answers of one RL step share."""
+    if most is None or len(suite.cases) <= most:
         return suite
     seed = f"{problem_id}/{draw}" if draw else problem_id
-    chosen = random.Random(seed).sample(range(len(suite.cases)), max_tests)
+    chosen = random.Random(seed).sample(range(len(suite.cases)), most)
     return suite.model_copy(update={"cases": tuple(suite.cases[i] for i in sorted(chosen))})
 
 
 def limits_of(suite: TestSuite, settings: JudgeSettings) -> Limits:
     memory = suite.memory_mb * _MIB + _INTERPRETER_BYTES
-    output = settings.output_limit_mb * _MIB
-    return _limits(suite.time_limit_s, memory, output)
+    return _limits(suite.time_limit_s, memory, settings.output_limit_mb * _MIB)
 
 
 def _limits(cpu_s: float, memory: int, output: int) -> Limits:
@@ -92,11 +82,8 @@ def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:
 def judge_program(
     sandbox: Sandbox, suite: TestSuite, program: str, settings: JudgeSettings
 ) -> Judgement:
-    """Run `program` on every test, or on those until the rest count as failed: after the first
-    failure or `stop_after_timeouts` time-outs in a row, where the settings say so.
-
-    Raises SandboxDied when the sandbox fails and TestsBroken when the tests do.
-    """
+    """Run `program` on every test, or until the rest count as failed by the settings. Raises
+    SandboxDied when the sandbox fails and TestsBroken when the tests do."""
     started = time.monotonic()
     total = len(suite.cases)
     if not total:
@@ -105,16 +92,15 @@ def judge_program(
     for result in _results(sandbox, suite, program, settings):
         results.append(result)
         timeouts = timeouts + 1 if result.verdict == "TLE" else 0
-        if settings.stop_at_first_failure and result.verdict != "AC":
-            break
-        if settings.stop_after_timeouts == timeouts:
+        failed = settings.stop_at_first_failure and result.verdict != "AC"
+        if failed or settings.stop_after_timeouts == timeouts:
             break
         if sandbox.waited_s > 2 * limits_of(suite, settings)["wall_s"] and len(results) < total:
             results.append(Judgement("TLE", f"{sandbox.waited_s:.0f} s asleep in all tests"))
             break
     passed = sum(result.verdict == "AC" for result in results)
-    failed = [(i, result) for i, result in enumerate(results, 1) if result.verdict != "AC"]
-    number, first = failed[0] if failed else (0, Judgement("AC"))
+    failures = ((i, result) for i, result in enumerate(results, 1) if result.verdict != "AC")
+    number, first = next(failures, (0, Judgement("AC")))
     reason = first.reason
     if first.verdict not in ("AC", "CE"):
         skipped = f" ({total - len(results)} tests not run)" if len(results) < total else ""
@@ -143,16 +129,15 @@ def _results(
         if isinstance(case, CallCase):
             call = {"args": case.args, "names": ()}
             readings = [case.output, [case.output]] if suite.wrapped else [case.output]
-            is_right = partial(_is_any_of, same=same_json, readings=readings)
+
+            def is_right(result: bytes, readings: list[Any] = readings) -> bool:
+                return any(same_json(result, reading) for reading in readings)
+
             yield _judge_call(sandbox, function, call, limits, is_right)
         elif isinstance(case, AssertCase):
             yield _judge_assert(sandbox, suite.fn_name, case, limits)
         else:
             yield _judge_stdin(sandbox, case, limits, same_text)
-
-
-def _is_any_of(result: bytes, same: Callable[[bytes, Any], bool], readings: list[Any]) -> bool:
-    return any(same(result, reading) for reading in readings)
 
 
 def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Judgement | None:
@@ -168,10 +153,7 @@ def _compile_error(sandbox: Sandbox, program: str, limits: Limits) -> Judgement 
 
 
 def _judge_stdin(
-    sandbox: Sandbox,
-    case: StdinCase | CheckerCase,
-    limits: Limits,
-    same_text: Callable[[str, str], bool],
+    sandbox: Sandbox, case: StdinCase | CheckerCase, limits: Limits, same_text: SameText
 ) -> Judgement:
     limits = {**limits, "output": max(limits["output"], 2 * len(case.output) + 65_536)}
     outcome = sandbox.run(case.input.encode("utf-8", "surrogatepass"), limits)
@@ -189,10 +171,10 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
     files = {"input.txt": input_text, "output.txt": output, "answer.txt": expected}  # as in argv
     limits = {**limits, "output": max(limits["output"], max(map(len, files.values())) + _MIB)}
     checked = sandbox.check(case.checker, files, limits)
-    if checked.timed_out or checked.exit_code == 3:
+    if _has_failed(checked):
         # Whose fault? A checker that fails on the expected output too cannot judge anybody.
         fair = sandbox.check(case.checker, files | {"output.txt": expected}, limits)
-        if fair.timed_out or fair.exit_code == 3:
+        if _has_failed(fair):
             raise TestsBroken(f"the checker failed: {checked.last_error_line or 'no message'}")
         return Judgement("WA", "the checker fails on this output, and not on the expected one")
     last = checked.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
@@ -201,12 +183,15 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
     return Judgement("WA", f"the checker says: {last[:200] or checked.last_error_line or 'no'}")
 
 
+def _has_failed(checked: ProcessResult) -> bool:
+    """Whether a checker ended without a word on the output: too late, by its own status for that,
+    or by an exception."""
+    raised = bool(checked.exit_code and checked.last_error_line)
+    return checked.timed_out or checked.exit_code == 3 or raised
+
+
 def _judge_call(
-    sandbox: Sandbox,
-    function: str,
-    call: dict[str, Any],
-    limits: Limits,
-    is_right: Callable[[bytes], bool | None],
+    sandbox: Sandbox, function: str, call: dict[str, Any], limits: Limits, is_right: IsRight
 ) -> Judgement:
     outcome = sandbox.call(function, json.dumps(call).encode(), limits)
     if failure := _failure(outcome, limits):
@@ -214,9 +199,8 @@ def _judge_call(
     if not outcome.result:
         return Judgement("WA", "the program ended before it returned a value")
     right = is_right(outcome.result)
-    return (
-        Judgement("AC") if right else Judgement("WA", _UNTOLD if right is None else "wrong value")
-    )
+    wrong = _UNTOLD if right is None else "wrong value"
+    return Judgement("AC") if right else Judgement("WA", wrong)
 
 
 def _judge_assert(
@@ -258,8 +242,7 @@ def _failure(outcome: ProcessResult, limits: Limits) -> Judgement | None:
 
 
 def _raised(error: str) -> Judgement:
-    """The verdict on a program that ended with this error. A package that is not there says nothing
-    about the program: it is unscored."""
+    """The verdict on a program's error; a package that is not there leaves it unscored."""
     missing = _MISSING.match(error)
     if missing and missing[1] not in sys.stdlib_module_names and missing[1] not in PACKAGES:
         has = f"the sandbox has {', '.join(PACKAGES)}"

@@ -1,9 +1,5 @@
-"""The vocabulary: a Problem is answered by a Sample, which the judge turns into a Score.
-
-Records are frozen and forbid unknown keys, so a typo in a data file is an error with a name,
-never a column that is silently ignored. `Rollout` adds tokens and log-probabilities in RL.
-`tables` and `row_files` read and write them. Nothing here imports anything else of `eval`.
-"""
+"""The vocabulary: a Problem is answered by a Sample, which the judge turns into a Score. Records
+are frozen and forbid unknown keys. Nothing here imports anything else of `eval`."""
 
 from .problem import (
     HIGHEST_LIMIT,

@@ -81,6 +81,9 @@ class CheckerCase(Record):
     checker: str
 
 
+_OfPrograms = tuple[AssertCase, ...] | tuple[CheckerCase, ...]
+
+
 class TestSuite(Record):
     """How a program is tested: the fixed interface of DESIGN §12."""
 
@@ -88,12 +91,7 @@ class TestSuite(Record):
 
     kind: Literal["stdin", "call", "assert", "checker"]
     fn_name: str | None = None
-    cases: (
-        tuple[StdinCase, ...]
-        | tuple[CallCase, ...]
-        | tuple[AssertCase, ...]
-        | tuple[CheckerCase, ...]
-    )
+    cases: tuple[StdinCase, ...] | tuple[CallCase, ...] | _OfPrograms
     wrapped: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     """Call tests: each output stood in a list of one, so that 9 and [9] are both right."""
     time_limit_s: Annotated[float, Field(gt=0, le=HIGHEST_LIMIT)] = 6.0
@@ -145,8 +143,7 @@ class Problem(Record):
 
 
 class Rejected(Record):
-    """A row that a stage dropped, and why. `row` is the original as JSON, or its text if
-    that was no JSON; `collect` keeps the first megabyte."""
+    """A row that a stage dropped, and why; `row` is JSON or its text, at most a megabyte of it."""
 
     id: str
     source: str = ""

@@ -1,9 +1,6 @@
-"""Rows of data files, whoever wrote them: JSONL, JSON, CSV and TSV, also packed, and parquet.
-
-Rows are streamed with their place, so that a bad one can be named. A bad row is a `Row` with an
-`error`; a missing or damaged file is an exception, for nothing after the damage can be trusted.
-Memory holds a batch of rows, and of a JSON array all.
-"""
+"""Rows of data files, whoever wrote them: JSONL, JSON, CSV and TSV, also packed, and parquet,
+streamed with their place; a bad one is a `Row` with an `error`, a missing or damaged file an
+exception. Memory holds a batch of rows, and of a JSON array all."""
 
 import codecs
 import csv
@@ -60,8 +57,7 @@ class Cut(NamedTuple):
 
     start: int
     end: int
-    before: int
-    """Lines or rows before it."""
+    before: int  # Lines or rows before it.
 
 
 def cuts(path: Path, size: int) -> list[Cut]:
@@ -101,16 +97,15 @@ def _line_starts(path: Path, size: int) -> list[tuple[int, int]]:
 
 
 def find_files(patterns: Iterable[str], root: Path, setting: str, advice: str = "") -> list[Path]:
-    """The files that `patterns` name below `root`, in order, each once.
-
-    Raises FileNotFoundError with the pattern, the name of the `setting` that holds it and `advice`,
-    and ConfigError for a file of a format that is not read.
-    """
+    """The files that `patterns` name below `root`, in order, each once. Raises FileNotFoundError
+    with the pattern, its `setting` and `advice`, ConfigError for a format that is not read."""
     chosen: dict[Path, None] = {}
     for pattern in patterns:
         path = Path(pattern).expanduser()
         full = str(path) if path.is_absolute() else f"{glob.escape(str(root))}/{path}"
         files = [Path(m) for m in sorted(glob.glob(full, recursive=True)) if Path(m).is_file()]
+        if (root / path).is_file():  # a name may have brackets
+            files = [root / path]
         if not files:
             absent = f"{setting}: no file {pattern} below {root.absolute()}"
             raise FileNotFoundError("; ".join(filter(None, (absent, advice))))
@@ -128,8 +123,7 @@ def stem(path: Path) -> str:
 
 
 def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> Iterator[Row]:
-    """The rows of one file, or of a share of it, named by its path below `root`. ValueError: the
-    file is damaged."""
+    """The rows of a file, or a share of it, named by its path below `root`. ValueError: damaged."""
     name = str(path.relative_to(root)) if root and path.is_relative_to(root) else path.name
     if path.suffix == ".parquet":
         rows = _parquet_rows(path, cut)
@@ -145,20 +139,11 @@ def read_rows(path: Path, root: Path | None = None, cut: Cut | None = None) -> I
             else:
                 kind = f"a row must be a JSON object, this is a {type(value).__name__}"
                 yield Row(name, number, None, kind, str(value))
-    except (
-        pa.ArrowException,
-        EOFError,
-        OSError,
-        zlib.error,
-        ValueError,
-        RecursionError,
-        csv.Error,
-    ) as error:
+    except (*_DAMAGE, OSError, ValueError, RecursionError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk, and no word for a damaged page
             raise
-        raise ValueError(
-            f"{path} is damaged after row {number} ({error}): fetch the file again"
-        ) from error
+        damage = f"is damaged after row {number} ({error}): fetch the file again"
+        raise ValueError(f"{path} {damage}") from error
 
 
 Read = tuple[int, Any, str, str]  # number, value (None with an error), error, raw text
@@ -222,7 +207,6 @@ def rows_of_longest(path: Path, groups: Iterable[pq.RowGroupMetaData]) -> int:
 
 
 def unpacked(path: Path) -> IO[bytes]:
-    """The file, unpacked."""
     if path.suffix == ".zst":
         return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
@@ -233,15 +217,11 @@ def _table_rows(path: Path) -> Iterator[Read]:
     csv.field_size_limit(LARGEST_ROW)
     with io.TextIOWrapper(unpacked(path), "utf-8-sig", newline="") as text:
         dialect = "excel-tab" if ".tsv" in path.suffixes[-2:] else "excel"
-        for number, value in enumerate(csv.DictReader(text, dialect=dialect), 1):
+        for number, value in enumerate(csv.DictReader(text, dialect=dialect, strict=True), 1):
             _refuse_bomb(text.buffer.tell(), path)
             if None in value or None in value.values():
-                yield (
-                    number,
-                    None,
-                    "more or fewer values than columns",
-                    json.dumps([*value.values()]),
-                )
+                values = json.dumps([*value.values()])
+                yield number, None, "more or fewer values than columns", values
             else:
                 yield number, value, "", ""
 

@@ -38,8 +38,7 @@ class PublishedRate(Record):
     source: str
     model: str
     rate: Annotated[float, Field(ge=0, le=1)]
-    answers: Annotated[int, Field(ge=1)] = 1
-    """1 also where the row does not say how many."""
+    answers: Annotated[int, Field(ge=1)] = 1  # 1 also where the row does not say how many.
 
 
 class Example(Record):

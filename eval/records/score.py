@@ -27,18 +27,14 @@ class Judgement:
 
 
 class Score(Record):
-    """The judge's word on one Sample.
-
-    `verdict == "IE"` (infrastructure error) means *unscored*: reward, correct and pass_rate are
-    None and the sample leaves every mean and every group. It never means wrong.
-    """
+    """The judge's word on one Sample. `verdict == "IE"` means *unscored*, never wrong: reward,
+    correct and pass_rate are None and the sample leaves every mean and every group."""
 
     problem_id: str
     index: int = 0
     reward: float | None = None
     correct: bool | None = None
-    pass_rate: float | None = None
-    """Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0."""
+    pass_rate: float | None = None  # Code: share of tests passed, in [0, 1]. Math: 1.0 or 0.0.
     verdict: Verdict
     answer: str | None = None  # what was judged: the boxed expression, or the program
     reason: str = ""

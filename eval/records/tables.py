@@ -43,10 +43,8 @@ def arrow_schema(record: type[Record]) -> tuple[pa.Schema, frozenset[str]]:
 
 
 class ArrowWriter(AbstractContextManager["ArrowWriter"]):
-    """Append Arrow tables to one parquet file; the row groups depend on the rows alone.
-
-    A group closes with the row that fills it: by `ROWS_PER_GROUP` or by `BYTES_PER_GROUP` of text.
-    """
+    """Append Arrow tables to one parquet file. A row group closes with the row that fills it, by
+    `ROWS_PER_GROUP` or `BYTES_PER_GROUP` of text: groups depend on the rows alone."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.rows = 0
@@ -114,7 +112,6 @@ class TableWriter(AbstractContextManager["TableWriter"]):
 
 
 def write_table(path: Path, record: type[R], rows: Iterable[R]) -> int:
-    """Write all `rows` to `path`; returns how many."""
     with TableWriter(path, record) as writer:
         for row in rows:
             writer.write(row)
@@ -122,20 +119,17 @@ def write_table(path: Path, record: type[R], rows: Iterable[R]) -> int:
 
 
 def row_groups(path: Path, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """The row groups of one parquet file, one after the other."""
     with pq.ParquetFile(path) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns=columns)
 
 
 def column(path: Path, name: str) -> Iterator[Any]:
-    """The values of one column, streamed."""
     for table in row_groups(path, [name]):
         yield from table.column(0).to_pylist()
 
 
 def to_records(table: pa.Table, record: type[R]) -> Iterator[R]:
-    """The rows of an Arrow table as records."""
     _, json_columns = arrow_schema(record)
     for values in table.to_pylist():
         for name in json_columns:
@@ -145,7 +139,6 @@ def to_records(table: pa.Table, record: type[R]) -> Iterator[R]:
 
 
 def read_table(path: Path, record: type[R]) -> Iterator[R]:
-    """Stream the records of one parquet file."""
     for table in row_groups(path):
         yield from to_records(table, record)
 
@@ -155,11 +148,8 @@ def count_rows(path: Path) -> int:
 
 
 class Lookup(Generic[R]):
-    """`get(id)`: one row group is read at a time and the last few stay in memory.
-
-    Made for askers that go through the ids in about the order of the file, as samples do with
-    their problems. Of two rows with one id the first counts.
-    """
+    """`get(id)`: one row group is read at a time and the last few stay in memory, for askers who go
+    about in the order of the file. Of two rows with one id the first counts."""
 
     def __init__(self, path: Path, record: type[R]) -> None:
         file = pq.ParquetFile(path)
@@ -172,6 +162,5 @@ class Lookup(Generic[R]):
         )
 
     def get(self, id_: str) -> R | None:
-        """The record with this id, or None."""
         group, row = self._places.get(id_, (-1, 0))
         return self._group(group)[row] if group >= 0 else None

@@ -1,15 +1,19 @@
-"""Values inside a row: by dotted names, inside JSON and Python texts; a chat as one text; and the
-name under which a row has a field, whatever its case and hyphens."""
+"""Values inside a row: by dotted names, in JSON and Python texts; chats; names in any spelling."""
 
 import ast
 import json
 import re
+import tomllib
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...configs.settings.explain import nearest
 
+_TABLE = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
+HEADINGS: dict[str, str] = _TABLE.pop("headings")
+NAMES = {kind: tuple(names.split()) for kind, names in _TABLE.items()}
 USER, ASSISTANT = ("user", "human"), ("assistant", "gpt", "model", "bot")
 LONGEST_LITERAL = 16 << 20  # characters: Python takes some fifty times as much memory to read them
 
@@ -18,8 +22,11 @@ class BadField(ValueError):
     """A field that cannot be used; the message is `field NAME: what is wrong`."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"field {field}: {problem}")
+        super().__init__(field, problem)
         self.field = field
+
+    def __str__(self) -> str:
+        return "field {}: {}".format(*self.args)
 
 
 class Turn(NamedTuple):
@@ -63,7 +70,6 @@ def field_of(row: dict[str, Any], name: str) -> Any:
 
 
 def text_of(row: dict[str, Any], name: str) -> str:
-    """The text at `name`; empty when there is none or it is no text."""
     value = field_of(row, name)
     return value if isinstance(value, str) else ""
 
@@ -78,14 +84,11 @@ def turns_of(value: Any) -> list[Turn] | None:
     turns: list[Turn] = []
     for turn in value:
         text = next((turn[n] for n in ("content", "value") if turn.get(n) is not None), None)
-        if isinstance(text, list) and text and all(_is_part(part) for part in text):
-            text = "\n".join(part["text"] for part in text)
+        if isinstance(text, list) and text and all(isinstance(part, dict) for part in text):
+            texts = [part.get("text") for part in text]
+            text = "\n".join(texts) if all(isinstance(t, str) for t in texts) else text
         turns.append(Turn(str(turn.get("role") or turn.get("from") or ""), text))
     return turns
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
 
 
 def question_turn(turns: list[Turn]) -> int:
@@ -101,17 +104,14 @@ def answer_turn(turns: list[Turn]) -> Any:
 
 
 def plain_text(value: Any, name: str) -> str:
-    """The text itself, or of a chat the last question of the user with the turns before it, as in
-    few-shot prompts. Raises BadField."""
+    """The text, or of a chat the user's last question with the turns before. Raises BadField."""
     turns = turns_of(value)
     if turns:
         place = question_turn(turns)
         value = turns[place].text if place >= 0 else None
-        earlier = [
-            f"{'User' if turn.role in USER else 'Assistant'}: {turn.text.strip()}"
-            for turn in turns[: max(place, 0)]
-            if turn.role in (*USER, *ASSISTANT) and isinstance(turn.text, str)
-        ]
+        before = [t for t in turns[: max(place, 0)] if isinstance(t.text, str)]
+        roles = {**dict.fromkeys(USER, "User"), **dict.fromkeys(ASSISTANT, "Assistant")}
+        earlier = [f"{roles[t.role]}: {t.text.strip()}" for t in before if t.role in roles]
         if earlier and isinstance(value, str):
             value = "\n\n".join([*earlier, f"User: {value.strip()}"])
     if value is None or value == []:
@@ -144,7 +144,6 @@ def folded(name: str) -> str:
 
 
 def all_of(row: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Those of the names under which the row holds anything."""
     return [name for wanted in names if (name := find(row, wanted))]
 
 

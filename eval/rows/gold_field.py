@@ -7,12 +7,14 @@ needed, only its author knows, unless the dataset says so (`is_multiple_answer`,
 
 import re
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from ...configs.settings.sources import Source
 from ..records import Problem, golds_of
 from . import gold_text
 from .fields import (
+    NAMES,
     BadField,
     absent,
     all_of,
@@ -29,34 +31,6 @@ from .golds import unjudgeable
 from .options import options_of, place_in
 from .to_problem import SEVERAL, answer_of, prompt_of
 
-ALTERNATIVES = (
-    "possible_answers", "acceptable_answers", "accepted_answers", "valid_answers",
-    "alternative_answers", "answer_aliases", "aliases",
-)  # fmt: skip
-"""Lists any entry of which is right, by their name."""
-GOLDS = (
-    "answer", "final_answer", "expected_answer", "correct_answer", "gold_answer", "ground_truth",
-    "gold", "gt", "gt_answer", "reference_answer", "ref_answer", "true_answer", "target_answer",
-    "numerical_answer", "extracted_answer", "parsed_answer", "short_answer", "answer_value",
-    "final_ans", "ans", "answer_key", "correct", "correct_option", "correct_choice", "answers",
-    "reward_model.ground_truth", "verification_info.ground_truth", "verification_info.answer",
-    "extra_info.ground_truth", "1.ground_truth.value", "target", "cop",
-    *ALTERNATIVES,
-)  # fmt: skip
-PLACES = ("answer_index", "answer_idx", "correct_index", "correct_idx", "label", "gold_index")
-"""Golds only where the row lists options."""
-WORKED = (
-    "solution", "reference_solution", "gold_standard_solution", "worked_solution", "rationale",
-    "full_solution", "generated_solution", "output", "response", "completion", "explanation",
-    "target_text", "solutions", "conversations", "messages",
-)  # fmt: skip
-"""Solutions, for the answer that stands in them, where no field of `GOLDS` has one."""
-OWN_SOLUTIONS = (
-    "solution", "reference_solution", "gold_standard_solution", "worked_solution", "rationale",
-    "full_solution", "explanation",
-)  # fmt: skip
-"""Those of `WORKED` that the dataset vouches for: what they end with cannot be another answer."""
-OPTIONS = ("options", "choices", "endings", "answer_options", "answer_option_list", "option_list")
 A_LETTER = " (a letter, but the prompt has no options)"
 _WRONG_ONE = re.compile(r"(?:incorrect|wrong)_?(?:answer|option)_?(\d)|distractor_?(\d)")
 _COLUMNS = (("a", "b", "c", "d", "e"), *(
@@ -76,12 +50,14 @@ def with_gold(
     source = source.model_copy(update={"domain": "math", "options_field": options})
     prompt = prompt_of(row, source.model_copy(update={"options_field": ""}))
     used = source.prompt_field.split(".")[0]
-    names = [source.answer_field] if source.answer_field else all_of(row, GOLDS)
+    names = [source.answer_field] if source.answer_field else all_of(row, NAMES["golds"])
     if options and not source.answer_field:
-        names += all_of(row, PLACES)
+        names += all_of(row, NAMES["places"])
     readings = list[tuple[Source, str]]()
     for name in dict.fromkeys(names):
-        if name == used or (folded(name) == "correct" and _is_boolean(field_of(row, name))):
+        if name == used:
+            continue
+        if folded(name) == "correct" and str(field_of(row, name)).lower() in ("true", "false"):
             continue  # whether somebody's solution is right
         try:
             readings.append(_read_gold(row, name, source, prompt, worked=False))
@@ -93,12 +69,14 @@ def with_gold(
         if not source.answer_field:
             readings = _from_solution(row, source, prompt, troubles)
         if not readings:
-            raise troubles[0] if troubles else absent("a gold", [*looked_for, *GOLDS, *WORKED], row)
+            missing = absent("a gold", [*looked_for, *NAMES["golds"], *NAMES["worked"]], row)
+            raise troubles[0] if troubles else missing
     readings.sort(key=lambda reading: not reading[0].any_answer)
     if not options:  # a letter counts where nothing else is there
         readings.sort(key=lambda reading: gold_text.is_bare_letter(reading[1], prompt))
     chosen, gold = readings[0]
-    if not (options or source.answer_field or chosen.answer_field.partition(".")[0] in WORKED):
+    is_worked = chosen.answer_field.partition(".")[0] in NAMES["worked"]
+    if not (options or source.answer_field or is_worked):
         readings += _contradictions(row, source, prompt, gold)
     bare = not options and gold_text.is_bare_letter(gold, prompt)
     for other, value in readings[1:]:
@@ -114,7 +92,7 @@ def _from_solution(
     row: dict[str, Any], source: Source, prompt: str, troubles: list[BadField]
 ) -> list[tuple[Source, str]]:
     """The reading of the first solution that states an answer. Raises BadField for a program."""
-    for name in all_of(row, WORKED):
+    for name in all_of(row, NAMES["worked"]):
         if name == source.prompt_field.split(".")[0] and turns_of(field_of(row, name)) is None:
             continue
         try:
@@ -131,12 +109,11 @@ def _from_solution(
 def _contradictions(
     row: dict[str, Any], source: Source, prompt: str, gold: str
 ) -> list[tuple[Source, str]]:
-    """Readings of the dataset's own solutions that end with another number than the gold: what is
-    beside them in a column may be no gold at all (`target: 0.5`)."""
+    """The dataset's own solutions that end with another number: `target: 0.5` may be no gold."""
     from ..math_answers.verify import quick_verdict
 
     readings = list[tuple[Source, str]]()
-    for name in all_of(row, OWN_SOLUTIONS):
+    for name in all_of(row, NAMES["own_solutions"]):
         text = field_of(row, name)
         if name == source.prompt_field or not isinstance(text, str) or text.count("boxed") > 1:
             continue
@@ -146,7 +123,7 @@ def _contradictions(
             continue
         marked = reading.answer_in_box or reading.answer_after == gold_text.HASHES
         if marked and _NUMBER.fullmatch(stated.strip("$ ")):
-            pairs = [(g, stated) for g in golds_of(gold)] + [(stated, g) for g in golds_of(gold)]
+            pairs = [pair for g in golds_of(gold) for pair in ((g, stated), (stated, g))]
             verdicts = [quick_verdict(*pair) for pair in pairs]
             if all(v is not None and v.verdict == "WA" for v in verdicts):
                 readings.append((reading, stated))
@@ -155,7 +132,7 @@ def _contradictions(
 
 def options_field(row: dict[str, Any]) -> str:
     """The field or fields, joined by +, that list the options of a multiple choice; else empty."""
-    if name := first_of(row, OPTIONS):
+    if name := first_of(row, NAMES["options"]):
         return name
     wrong = sorted(key for key in row if _WRONG_ONE.fullmatch(key.lower().replace(" ", "_")))
     right = first_of(row, ("correct_answer", "right_answer", "answer"))
@@ -172,7 +149,7 @@ def place_of(row: dict[str, Any], source: Source) -> str:
         return ""
     options = options_of(row, field)
     taken = {text.strip().lower() for option in options for text in option}
-    names = [source.answer_field] if source.answer_field else [*GOLDS, *PLACES]
+    names = [source.answer_field] if source.answer_field else [*NAMES["golds"], *NAMES["places"]]
     for name in all_of(row, names):
         number = place_in(field_of(row, name))
         if number is not None and str(number) not in taken:
@@ -198,7 +175,7 @@ def _read_gold(
             raise BadField(name, f"an object with {', '.join(map(str, inside))[:60]} is no gold")
         name, value = f"{name}.{inner}", inside[inner]
         fields["any_answer"] = source.any_answer or "answer_start" in inside
-    if folded(name.rpartition(".")[2]) in map(folded, ALTERNATIVES):
+    if folded(name.rpartition(".")[2]) in map(folded, NAMES["alternatives"]):
         fields["any_answer"] = True
     fields["answer_field"] = name
     values = decoded(value) if isinstance(value, str) and value[:2] in ('["', "['") else value
@@ -213,11 +190,11 @@ def _read_gold(
             fields |= {"answer_field": f"{name}.0", "any_answer": False}
             name = f"{name}.0"
     if isinstance(value, str) and not source.options_field:
-        rule = gold_text.rule_of(value)
-        fields |= {"answer_in_box": rule.form == "box", "answer_after": rule.mark}
-        if rule.form == "plain" and gold_text.is_program(value):
+        form, mark = gold_text.rule_of(value)
+        fields |= {"answer_in_box": form == "box", "answer_after": mark}
+        if form == "plain" and gold_text.is_program(value):
             raise BadField(name, f"{gold_text.A_PROGRAM}, and no field holds tests")
-        if worked and rule.form == "plain" and not gold_text.is_short(value.strip()):
+        if worked and form == "plain" and not gold_text.is_short(value.strip()):
             raise BadField(name, 'a solution without "####", a box or "the answer is"')
     reading = source.model_copy(update=fields)
     gold = answer_of(row, reading)
@@ -228,12 +205,7 @@ def _read_gold(
     return reading, gold
 
 
-def _is_boolean(value: Any) -> bool:
-    return str(value).lower() in ("true", "false")
-
-
 def _are_equal(values: list[Any]) -> bool:
-    """Whether these are several spellings of one value."""
     first, *others = [str(value) for value in values] or [""]
     return {first} < {first, *others} and all(_is_same(first, other) for other in others)
 
@@ -242,9 +214,8 @@ def _is_same(gold: str, other: str) -> bool:
     """Whether one of the golds of either side is one of the other's."""
     from ..math_answers.verify import quick_verdict  # a run begins without it
 
-    for a in golds_of(gold):
-        for b in golds_of(other):
-            verdict = None if a == b else quick_verdict(a, b)
-            if a == b or (verdict is not None and verdict.verdict == "AC"):
-                return True
+    for a, b in product(golds_of(gold), golds_of(other)):
+        verdict = None if a == b else quick_verdict(a, b)
+        if a == b or (verdict is not None and verdict.verdict == "AC"):
+            return True
     return False

@@ -1,10 +1,7 @@
-r"""The gold of a row where its field holds more: a number after `####`, a box, "the answer is 7".
-
-And what is none: a program, or a letter without its options.
-"""
+r"""The gold where its field holds more: after `####`, in a box, "the answer is 7"; or nothing."""
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ..answers import extract_boxed
 from .fields import BadField
@@ -28,23 +25,16 @@ _FILLER = re.compile(
 A_PROGRAM = "a program is no answer to compare with"
 
 
-class Rule(NamedTuple):
-    """How the gold stands in its field."""
-
-    form: Literal["plain", "after", "box"]
-    mark: str = ""
-
-
-def rule_of(text: str) -> Rule:
+def rule_of(text: str) -> tuple[Literal["plain", "after", "box"], str]:
     """How the gold stands in a text: after a mark, in the last box, or it is the whole text."""
     if HASHES in text and text.rpartition(HASHES)[2].strip():
-        return Rule("after", HASHES)
+        return "after", HASHES
     if "boxed" in text and extract_boxed(text).answer is not None:
-        return Rule("box")
+        return "box", ""
     for pattern in (_TAG, _ANNOUNCED):
         if marks := list(pattern.finditer(text)):
-            return Rule("after", marks[-1][0])
-    return Rule("plain")
+            return "after", marks[-1][0]
+    return "plain", ""
 
 
 def after_mark(text: str, mark: str, name: str) -> str:
@@ -75,8 +65,5 @@ def is_program(text: str) -> bool:
 
 def is_short(text: str) -> bool:
     """Whether a text of a solution's field is an answer by itself: a value, no sentence."""
-    return (
-        0 < len(text) <= 60
-        and not _FILLER.match(text)
-        and len(_WORD.findall(_FORMULA.sub(" ", text))) <= 1
-    )
+    words = _WORD.findall(_FORMULA.sub(" ", text))
+    return 0 < len(text) <= 60 and not _FILLER.match(text) and len(words) <= 1

@@ -1,9 +1,6 @@
-r"""What a gold answer allows: that nobody can match it, or that guessing does.
-
-Both are said of the text of the gold and its problem alone, before anybody is asked. A sentence, a
-reference to a proof or a symbol that the problem never names (`S_{n}`) is no gold: answers to it
-would all count as wrong. Yes or no, true or false, and the letter of a choice are golds that a coin
-or a die matches.
+r"""What a gold answer allows: that nobody can match it, or that guessing does. A sentence, a
+reference to a proof or a symbol that the problem never names (`S_{n}`) is no gold: all answers
+would be wrong. Yes or no, true or false, and the letter of a choice are matched by a coin or a die.
 """
 
 import re

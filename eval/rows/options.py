@@ -1,8 +1,6 @@
 """Multiple choice: the options that a row lists, as part of the prompt, and the letter of the gold.
-
-Datasets write them as a list (`Iron`, or `A) Iron`), an object of texts and labels, an object by
-letter, a list of objects, one text, or a field each; the gold as a letter, a number or the option.
-"""
+Options are a list (`Iron`, or `A) Iron`), an object of texts and labels, an object by letter, a
+list of objects, one text, or a field each; the gold a letter, a number or the option."""
 
 import hashlib
 import re
@@ -11,6 +9,7 @@ from typing import Any
 from .fields import BadField, decoded, field_of
 
 LETTERS = "ABCDEFGHIJ"  # those that the judge reads as a choice
+BOTH = "the file's numbers of options begin at 0 or at 1: say it by --fields options_from=0 or 1"
 ASKED = "Answer with the letter of the right option."
 _LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])\s*[).:\]]\s*(.*)", re.DOTALL)
 _IN_A_TEXT = re.compile(r"(?:^|(?<=[\s,;]))[(\[]?([A-Za-z])\s?[).:\]]\s+(?=\S)")
@@ -84,20 +83,28 @@ def place_in(gold: Any) -> int | None:
 
 
 def shuffled(options: list[tuple[str, str]], prompt: str) -> list[tuple[str, str]]:
-    """In an order that the prompt draws: for datasets that name the right one first."""
+    """In an order that the prompt draws: for datasets that name the right one first. In the order
+    of the prompt where that lists them. Raises BadField where its order cannot be read."""
+    if _lists(prompt, options):
+        order = [text for _, text in _of_text(prompt)]
+        if sorted(order) != sorted(text for _, text in options):
+            raise BadField("options", "are in the prompt, too, in an order that cannot be read")
+        return sorted(options, key=lambda option: order.index(option[1]))
     seed = prompt.encode("utf-8", "replace")
-    return sorted(
-        options, key=lambda o: hashlib.sha256(seed + o[1].encode("utf-8", "replace")).digest()
-    )
+    digests = {o: hashlib.sha256(seed + o[1].encode("utf-8", "replace")).digest() for o in options}
+    return sorted(options, key=digests.__getitem__)
+
+
+def _lists(prompt: str, options: list[tuple[str, str]]) -> bool:
+    labelled = re.search(r"(?m)^\s*[(\[]?A\s*[).:\]]", prompt)
+    return bool(labelled) and all(text in prompt for _, text in options)
 
 
 def with_options(prompt: str, options: list[tuple[str, str]]) -> str:
     """The prompt with its options by letter, unless it has them already."""
-    texts = [text for _, text in options]
-    labelled = re.search(r"(?m)^\s*[(\[]?A\s*[).:\]]", prompt)
-    if labelled and all(text in prompt for text in texts):
+    if _lists(prompt, options):
         return prompt
-    lines = [f"{letter}) {text}" for letter, text in zip(LETTERS, texts, strict=False)]
+    lines = [f"{letter}) {text}" for letter, (_, text) in zip(LETTERS, options, strict=False)]
     return "\n\n".join([prompt, "\n".join(lines), ASKED])
 
 
@@ -108,21 +115,27 @@ def letter_of(gold: Any, options: list[tuple[str, str]], name: str, first: int =
     word, number = _folded(gold), place_in(gold)
     bare, labelled = word.strip("()[].: "), _LABELLED.fullmatch(word)
     by_text = texts.index(word) if texts.count(word) == 1 else -1
+    letter = LETTERS.find(bare.upper()) if len(bare) == 1 else -1
     if bare and bare in labels:
-        return LETTERS[labels.index(bare)]
+        place = labels.index(bare)
+        if by_text not in (-1, place):
+            raise BadField(name, f"{gold!r} is an option, and the label of another one")
+        return LETTERS[place]
     if number is not None and 0 <= number - max(first, 0) < len(options) + (first < 0):
         place = number - first
         if first < 0:
-            raise BadField(name, f"{gold!r}: the file's numbers of options begin at 0 or at 1")
+            raise BadField(name, f"{gold!r}: {BOTH}")
         if by_text not in (-1, place):
             raise BadField(name, f"{gold!r} is an option, and the place of another one")
     elif by_text >= 0:
         place = by_text
+        if letter not in (-1, place) and letter < len(options):
+            raise BadField(name, f"{gold!r} is an option, and the letter of another one")
     elif number is not None:
         count = f"{len(options)} options, counted from {max(first, 0)}"
         raise BadField(name, f"{gold!r} is the place of none of {count}")
-    elif bare.upper() in [*LETTERS[: len(options)]]:
-        place = LETTERS.index(bare.upper())
+    elif 0 <= letter < len(options):
+        place = letter
     elif labelled and labelled[2] in texts:
         place = texts.index(labelled[2])
     else:

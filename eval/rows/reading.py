@@ -15,19 +15,13 @@ from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem
 from ..records.row_files import Row, read_rows, stem
-from .fields import field_of, first_of, folded, quoted
+from .fields import NAMES, field_of, first_of, folded, quoted
 from .gold_field import A_LETTER, place_of
 from .gold_text import A_PROGRAM
 from .shape import described, own_problem, recognised
 from .to_problem import Tables, to_problem
 
-IDS = ("id", "problem_id", "task_id", "question_id", "unique_id", "uid", "idx", "index", "name")
-ABOUT = (
-    *IDS, "source", "license", "licence", "split", "dataset", "difficulty", "level", "type", "url",
-    "subject", "topic", "category", "tags", "language", "date", "year", "domain", "data_source",
-)  # fmt: skip
-"""Fields that say something of a problem and are neither prompt nor gold."""
-NAMES = {
+SETTINGS = {
     "prompt": "prompt_field", "gold": "answer_field", "answer": "answer_field",
     "tests": "tests_field", "options": "options_field", "function": "fn_name_field",
     "after": "answer_after", "date": "date_field", "checker": "checker_field",
@@ -39,24 +33,17 @@ ROWS_TRIED = 20
 
 
 class Reading(NamedTuple):
-    """The problems of one file, and what is to be said of it."""
-
     file: str
     problems: list[Problem]
     own_ids: dict[str, str]
     """The id that a row brings → that of its problem, where no two rows share one."""
-    ways: Counter[str]
-    """How rows were read, in words → how many."""
+    ways: Counter[str]  # How rows were read, in words → how many.
     rejected: list[str]
-    letters: list[int]
-    """Rows whose gold is a letter without its options."""
+    letters: list[int]  # Rows whose gold is a letter without its options.
 
     def lines(self) -> list[str]:
-        return [
-            reading_line(self.file, self.ways, self.problems[0]),
-            *letter_lines(self.letters),
-            *rejected_lines(self.rejected),
-        ]
+        line = reading_line(self.file, self.ways, self.problems[0])
+        return [line, *letter_lines(self.letters), *rejected_lines(self.rejected)]
 
 
 def read_row(
@@ -72,16 +59,15 @@ def read_row(
 
 
 def numbered(rows: Iterable[Row], source: Source) -> Source:
-    """The source, with the number that the `rows` of a file or a dataset read by shape count
-    options from. Some row of one that counts from 1 names its last option, by their count; where
-    another has a 0, nobody can tell. Raises ValueError when the file is damaged."""
+    """The source, with the number that the `rows` of a file count options from: 1 where some row
+    names its last one so and none a 0; both: nobody can tell. Raises ValueError for damage."""
     places = set[str]()
     for number, row in enumerate(rows if source.by_shape else ()):
         if number == ROWS_TRIED and not places - {""}:
             break
         with suppress(ValueError, RecursionError):
             places.add(place_of(row.value or {}, source))
-    if "count" not in places or source.options_from:
+    if "count" not in places or "options_from" in source.model_fields_set:
         return source
     return source.model_copy(update={"options_from": -1 if "zero" in places else 1})
 
@@ -103,7 +89,7 @@ def read_problems(path: Path, source: Source) -> Reading:
         way = way or f"{problem.domain}|{described(source)}"  # the fields that somebody named
         reading.ways[way] += 1
         reading.letters.extend([row.number] if way.endswith(A_LETTER) else [])
-        own = str(field_of(row.value, first_of(row.value, IDS)))
+        own = str(field_of(row.value, first_of(row.value, NAMES["ids"])))
         if reading.own_ids.setdefault(own, problem.id) != problem.id:
             twice.add(own)
     for name in twice:
@@ -113,8 +99,7 @@ def read_problems(path: Path, source: Source) -> Reading:
 
 
 def refuse_early(path: Path, source: Source) -> None:
-    """Raises ConfigError as `read_problems` does, before a file is collected; all of it is
-    read only where its first rows are in doubt."""
+    """Raises ConfigError as `read_problems` does; reads more than the first rows only in doubt."""
     kept, programs, source = 0, False, numbered(read_rows(path), source)
     for row in islice(read_rows(path), ROWS_TRIED):
         try:
@@ -127,8 +112,7 @@ def refuse_early(path: Path, source: Source) -> None:
 
 
 def refuse_file(path: Path, source: Source, kept: int, rejected: list[str]) -> None:
-    """Raises ConfigError for a file without a problem, or one whose rows hold programs and no
-    tests: what is left of it reads like math and is none."""
+    """Raises ConfigError for a file without a problem, or of programs without tests."""
     programs = source.by_shape and any(A_PROGRAM in reason for reason in rejected)
     if kept and not programs:
         return
@@ -146,7 +130,7 @@ def suggested(path: Path, source: Source) -> str:
     rows = [row.value for row in islice(read_rows(path), ROWS_TRIED) if row.value]
     kinds = str | int | float
     fields = [n for n, v in (rows[0] if rows else {}).items() if isinstance(v, kinds) and n != ""]
-    fields = [name for name in fields if folded(name) not in map(folded, ABOUT)]
+    fields = [name for name in fields if folded(name) not in map(folded, NAMES["about"])]
     length = {name: sum(len(str(row.get(name))) for row in rows) for name in fields}
     base = Source(name=source.name, files=source.files, by_shape=True)
     for prompt in sorted(fields, key=lambda name: -length[name])[:MOST_SHOWN]:
@@ -158,11 +142,9 @@ def suggested(path: Path, source: Source) -> str:
 
 
 def _reads(row: dict[str, Any], source: Source) -> bool:
-    try:
-        read_row(row, source)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    with suppress(ValueError, RecursionError):
+        return bool(read_row(row, source))
+    return False
 
 
 def source_of(name: str, file: Path, fields: str = "", use: str = "") -> Source:
@@ -171,11 +153,12 @@ def source_of(name: str, file: Path, fields: str = "", use: str = "") -> Source:
     named = dict[str, Any]()
     for part in filter(None, (text.strip() for text in fields.split(","))):
         key, equals, field = part.partition("=")
-        target = NAMES.get(key.strip(), key.strip())
+        target = SETTINGS.get(key.strip(), key.strip())
         if not equals or target not in Source.model_fields:
-            names = ", ".join(NAMES)
+            names = ", ".join(SETTINGS)
             raise ConfigError([f"--fields {part}: write NAME=FIELD; names are {names}"])
-        named[target] = field.strip().strip("\"'")
+        value = field.strip().strip("\"'")
+        named[target] = int(value) if target == "options_from" and value in ("0", "1") else value
     reading = {"use": use} if use else {"by_shape": True}
     domain = {"domain": "code"} if "tests_field" in named and not use else {}
     values = {"name": name, "files": [str(file.absolute())], **reading, **domain, **named}
@@ -192,7 +175,6 @@ def named_files(paths: list[Path]) -> dict[str, Path]:
 
 
 def reading_line(file: str, ways: Mapping[str, int], first: Problem) -> str:
-    """One line on how the rows of a file are read."""
     kinds = []
     for way, count in sorted(ways.items(), key=lambda item: -item[1]):
         domain, _, words = way.partition("|")
@@ -203,14 +185,12 @@ def reading_line(file: str, ways: Mapping[str, int], first: Problem) -> str:
 
 
 def letter_lines(rows: list[int]) -> list[str]:
-    """A warning of golds that are letters without options."""
     shown = ", ".join(map(str, rows[:MOST_SHOWN])) + ", …" * (len(rows) > MOST_SHOWN)
     text = f"  warning: the gold of row {shown} is a letter, and the row has no options"
     return [text] if rows else []
 
 
 def rejected_lines(rejected: list[str]) -> list[str]:
-    """How many rows are rejected, and the first of each reason."""
     kinds = dict[str, str]()
     for text in rejected:
         kinds.setdefault(text.partition(": ")[2].partition(":")[0], text)

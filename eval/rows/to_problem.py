@@ -1,6 +1,5 @@
 """One raw row of a source as a Problem: which field means what is the source's to say."""
 
-import ast
 import json
 import math
 import re
@@ -13,10 +12,11 @@ from pydantic import ValidationError
 
 from ...configs.settings.sources import Lookup, Source
 from ..answers import THINK_CLOSE, THINK_OPEN, extract_boxed
-from ..programs.evalplus import reference_suite
+from ..programs.evalplus import reference_suite, statements
 from ..programs.formats import joined, parse_suite, with_checker, with_setup
 from ..records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace, any_of
 from .fields import (
+    NAMES,
     BadField,
     answer_turn,
     decoded,
@@ -29,21 +29,16 @@ from .fields import (
     turns_of,
 )
 from .gold_text import after_mark
-from .options import letter_of, options_of, shuffled, with_options
+from .options import LETTERS, letter_of, options_of, shuffled, with_options
 
 SEVERAL = "answers; the judge takes one"
-INPUTS = ("base_input", "plus_input")
-"""EvalPlus' own files: arguments, whose results `canonical_solution` computes."""
 Tables = Mapping[str, Mapping[str, str]]
 """The texts of each lookup table, by what its rows are found by."""
 
 
 def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None) -> Problem:
-    """One raw row as a Problem; raises BadField, which names the field.
-
-    A row without answer or tests is an error unless the source allows it: then the problem is not
-    judgeable. `tables` are those of the source's lookup.
-    """
+    """One raw row as a Problem; raises BadField, which names the field, also for a row without gold
+    unless the source allows it. `tables` are those of the source's lookup."""
     math_ = source.domain == "math"
     gold = answer_of(row, source) if math_ else tests_of(row, source)
     prompt = prompt_of(row, source, tables)
@@ -57,7 +52,7 @@ def to_problem(row: dict[str, Any], source: Source, tables: Tables | None = None
             domain=source.domain,
             prompt=prompt,
             source=source.name,
-            date=_date(row, source.date_field),
+            date=date_of(row, source.date_field),
             judgeable=gold is not None,
             **({"answer" if math_ else "tests": gold} if gold is not None else {}),  # type: ignore
         )
@@ -79,17 +74,20 @@ def names_it(prompt: str, function: str) -> bool:
     return bool(re.search(rf"\b{function}\s*\(|[`'\"]{function}\b|{naming}{function}\b", prompt))
 
 
-def _date(row: dict[str, Any], name: str) -> str | None:
-    """The ISO day; numbers are seconds since 1970."""
+def date_of(row: dict[str, Any], name: str) -> str | None:
+    """The ISO day; numbers are seconds or milliseconds since 1970, not a year or 20240801."""
     value = field_of(row, name)
     if value is None or value == "":
         return None
     try:
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC).date().isoformat()
-        return datetime.fromisoformat(str(value)).date().isoformat()
+        if not isinstance(value, int | float):
+            return datetime.fromisoformat(str(value)).date().isoformat()
+        if value >= 1e8:  # 1973
+            seconds = value / 1000 if value >= 1e11 else value
+            return datetime.fromtimestamp(seconds, UTC).date().isoformat()
     except (ValueError, OverflowError, OSError) as error:
-        raise BadField(name, f"{value!r} is no date") from error
+        raise BadField(name, f"{value!r} is no ISO date and no seconds since 1970") from error
+    raise BadField(name, f"{value!r} is no ISO date and no seconds since 1970")
 
 
 def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None) -> str:
@@ -117,13 +115,21 @@ def prompt_of(row: dict[str, Any], source: Source, tables: Tables | None = None)
 
 
 def _options(row: dict[str, Any], source: Source, prompt: str) -> list[tuple[str, str]]:
+    """In the order that the prompt shows."""
     options = options_of(row, source.options_field)
+    return shuffled(options, prompt) if _right_option(row, source) else options
+
+
+def _right_option(row: dict[str, Any], source: Source) -> tuple[str, str] | None:
+    """The option that is the gold, where one of the fields of options holds it."""
     names = [name.strip() for name in source.options_field.split("+")]
-    return shuffled(options, prompt) if source.answer_field in names[:-1] else options
+    if source.answer_field not in names[:-1]:
+        return None
+    filled = [name for name in names if field_of(row, name) not in (None, "")]
+    return options_of(row, source.options_field)[filled.index(source.answer_field)]
 
 
 def _shown_tests(row: dict[str, Any], source: Source) -> list[str]:
-    """The first assertions of the tests, as they stand there."""
     for name in (source.shown_field or source.tests_field).split("+"):
         value = decoded(field_of(row, name.strip()))
         if isinstance(value, list) and value and all(isinstance(code, str) for code in value):
@@ -132,10 +138,8 @@ def _shown_tests(row: dict[str, Any], source: Source) -> list[str]:
 
 
 def traces_of(row: dict[str, Any], source: Source) -> list[Trace]:
-    """The published answers of a row, in order; a field that is missing or empty has none.
-
-    `trace_model` may be the field that says who wrote them. Raises BadField.
-    """
+    """The published answers of a row, in order; none where the field is empty. `trace_model` may be
+    a field. Raises BadField."""
     traces: list[Trace] = []
     model = text_of(row, source.trace_model) or source.trace_model
     for name in source.trace_fields:
@@ -155,19 +159,12 @@ def worked_solution(text: str, source: Source) -> str:
     if THINK_CLOSE in text:
         return ""
     if source.domain == "code":
-        return f"{THINK_OPEN}\n{THINK_CLOSE}\n```python\n{text}\n```" if _compiles(text) else ""
+        return f"{THINK_OPEN}\n{THINK_CLOSE}\n```python\n{text}\n```" if statements(text) else ""
     work, mark, _ = text.rpartition(source.answer_after) if source.answer_after else ("", "", "")
     if not mark:
         return ""
     answer = after_mark(text, mark, source.answer_field)
     return f"{THINK_OPEN}\n{work.strip()}\n{THINK_CLOSE}\n\\boxed{{{answer}}}"
-
-
-def _compiles(text: str) -> bool:
-    try:
-        return bool(ast.parse(text).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
 
 
 def pass_rate_of(row: dict[str, Any], source: Source) -> PublishedRate | None:
@@ -220,7 +217,10 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
     value = field_of(row, name)
     if source.options_field and value not in (None, ""):
         bare = prompt_of(row, source.model_copy(update={"options_field": ""}))
-        return letter_of(value, _options(row, source, bare), name, source.options_from)
+        options = _options(row, source, bare)
+        if right := _right_option(row, source):  # a label of another option may read the same
+            return LETTERS[options.index(right)]
+        return letter_of(value, options, name, source.options_from)
     if isinstance(value, str) and value.startswith(('["', "['")) and value.endswith("]"):
         value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
@@ -268,7 +268,7 @@ def tests_of(row: dict[str, Any], source: Source) -> TestSuite | None:
     """The tests; None where a source may be without. Raises BadField."""
     names = [name.strip() for name in source.tests_field.split("+") if name.strip()]
     values = {name: field_of(row, name) for name in names}
-    if names and {folded(name) for name in names} <= {folded(name) for name in INPUTS}:
+    if names and {folded(name) for name in names} <= {folded(name) for name in NAMES["inputs"]}:
         return _by_reference(row, source, values)
     suites: list[TestSuite] = []
     for name, value in values.items():
@@ -321,7 +321,6 @@ def _holds_nothing(value: Any) -> bool:
 
 
 def _lines(value: Any) -> str:
-    """Code as a text or a list of lines."""
     value = decoded(value)
     lines = value if isinstance(value, list) else [value]
     return "\n".join(line.strip() for line in lines if isinstance(line, str)).strip()

@@ -1,10 +1,7 @@
-"""What keeps a solution in: bubblewrap's command line, and the system calls it may make.
-
-The calls are an allow-list, which libseccomp compiles to a BPF program. What is not listed fails
-with ENOSYS: new processes, programs, sockets, mounts, namespaces, tracing, shared memory, io_uring,
-keys, and whatever a later kernel adds; `kill` ends the caller. libseccomp knows the numbers of
-every architecture and closes the x32 back door.
-"""
+"""What keeps a solution in: bubblewrap's command line, and the system calls it may make: an
+allow-list, compiled by libseccomp to a BPF program. What is not listed fails with ENOSYS: new
+processes, programs, sockets, mounts, namespaces, tracing, shared memory, io_uring, keys, and
+whatever a later kernel adds; `kill` ends the caller."""
 
 import errno
 import importlib.util
@@ -91,9 +88,8 @@ def bubblewrap(arguments: tuple[str, ...]) -> list[str]:
 
 @cache
 def seccomp_programs() -> tuple[bytes, bytes]:
-    """Two BPF programs, ready for `prctl(PR_SET_SECCOMP)`: of the interpreter, which its children
-    inherit, and what a child adds. The second takes away what only isolation needs: it is short,
-    for to install the first cost a twentieth of a test."""
+    """Two BPF programs, ready for `prctl(PR_SET_SECCOMP)`: of the interpreter and its children, and
+    a short one for children, which takes away what only isolation needs."""
     try:
         import pyseccomp
     except (ImportError, RuntimeError, OSError) as error:

@@ -1,15 +1,10 @@
 """Run untrusted programs: one sandbox, one interpreter in it, one isolated process per test.
 
-`Sandbox` lives in a trusted worker and owns everything that decides a verdict. Programs get their
-input in a memory file and write their output to another; what is known about them afterwards is
-those bytes and the kernel's word (wait status, CPU time).
-
-| backend | the interpreter | each test |
-|---|---|---|
-| bubblewrap | empty root, no network, own PIDs | PID and mount namespace, seccomp, rlimits |
-| none | not isolated | rlimits, a cleared folder |
-
-As root the tests also switch to a user id of the worker's own.
+`Sandbox` lives in a trusted worker and owns everything that decides a verdict. Programs read and
+write memory files; afterwards those bytes and the kernel's word (wait status, CPU time) count. With
+backend bubblewrap the interpreter has an empty root, no network and its own PIDs, each test a PID
+and mount namespace, seccomp and rlimits, as root also a user id of its own; with `none` a test has
+rlimits and a cleared folder.
 """
 
 import contextlib
@@ -132,7 +127,6 @@ class Sandbox:
             ) from None
 
     def close(self) -> None:
-        """End the interpreter and everything in it."""
         self._running.close()
         self._control = None
 
@@ -142,7 +136,6 @@ class Sandbox:
         return self._run([("compile", None, program, b"")], limits)[0]
 
     def run(self, stdin: bytes, limits: Limits) -> ProcessResult:
-        """Run the program on `stdin`."""
         return self._run([("stdin", None, stdin)], limits)[0]
 
     def call(self, function: str, arguments: bytes, limits: Limits) -> ProcessResult:

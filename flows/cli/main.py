@@ -16,6 +16,7 @@ COMMANDS = {
     "down": ("cockpit.servers:down", "end what `klear up` started"),
     "serve": ("cockpit.servers:serve", "a server or worker in the foreground, for containers"),
     "run": ("cli.run:run", "run a profile; finished stages are reused"),
+    "rerun": ("cli.run:rerun", "one stage of a complete run again, on that run's results"),
     "plan": ("cli.run:plan", "what a run would reuse, resume and compute, and why"),
     "status": ("cli.store:status", "servers, latest runs and finished stages"),
     "lineage": ("cli.store:lineage", "the chain behind a score, a checkpoint or any result"),

@@ -66,14 +66,15 @@ def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
     Args:
         profile: tiny, single_gpu, paper, … or the path of a .yaml file.
     """
-    settings = options.request(profile).settings
+    request = options.request(profile)
+    settings = request.settings
     store = prepare_plan()
     from ...tasks.engine.run import Run
     from ..plan import plan, print_plan
 
     force = frozenset(options.force)
     planned = plan(settings, Run(store=store, seed=settings.seed, force=force), options.until)
-    print_plan(planned)
+    print_plan(planned.kept(request.changed))
     return 1 if planned.problems else 0
 
 
@@ -91,6 +92,39 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
 
     title = f"klear run {request.settings.profile} (seed {request.settings.seed})"
     return run_shown(title, partial(start_pipeline, parameters, request.name))
+
+
+def rerun(
+    run: str,
+    stage: StageName,
+    /,
+    *,
+    overrides: Annotated[tuple[str, ...], Parameter("--set")] = (),
+    force: bool = False,
+    mixed: bool = False,
+) -> int:
+    """Run one stage of a complete run again, on that run's results.
+
+    Args:
+        run: Its name or id, as `klear status` and Prefect show them, or latest.
+        stage: The stage to run.
+        overrides: Change one setting of this stage (repeatable).
+        force: Recompute it even if its result is in the store.
+        mixed: Allow settings and inputs of different runs.
+    """
+    prepare_run()
+    from ...tasks.store.lineage import find_run
+    from ...tasks.store.shared import open_store
+    from ..cockpit.flows import start_stage
+    from ..run import lines_by_stage
+
+    complete = find_run(open_store(load_machine()), run)
+    profile, seed = complete.source or complete.profile, complete.seed
+    request = Request.from_profile(read_profile(profile), [*complete.overrides, f"seed={seed}"])
+    changes = [*lines_by_stage(request).get(stage, ()), *overrides]
+    parameters = {"profile": profile, "stage": stage, "changes": "\n".join(changes), "seed": seed}
+    parameters |= {"inputs_as_of": complete.flow_run, "force": force, "mixed": mixed}
+    return run_shown(f"klear rerun {complete.name}: {stage}", partial(start_stage, parameters))
 
 
 def parameters_of(profile: str, request: Request, options: Options) -> dict[str, Any]:
@@ -207,7 +241,7 @@ def ablate(
 
         specs = [spec for one in ablations() if profile in (spec := load_ablation(one)).scales]
         done = write_results(store, RESULTS, profile, specs)
-        print(f"wrote {RESULTS} and the lines beside it: {done} of {len(specs)} experiments")
+        print(f"wrote {RESULTS}, its lines and its picture: {done} of {len(specs)} experiments")
         return 0
     if not name:
         for experiment in ablations():
@@ -221,7 +255,7 @@ def ablate(
         from ..ablation import plan_ablation
         from ..plan import print_plan
 
-        print_plan(plan_ablation(spec, profile, seeds, store))
+        print_plan(plan_ablation(spec, profile, seeds, store).kept())
         return 0
     prepare_run()
     from ..cockpit.flows import start_ablation

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import yaml
@@ -146,11 +147,12 @@ def gc(
     print(f"{len(folders)} folders, {size(freed)} {verb}")
 
 
-def lineage(name: str, /) -> int:
+def lineage(name: str, /, *, html: Path | None = None) -> int:
     """The chain behind a score, a checkpoint or any result, oldest first.
 
     Args:
         name: rl_code/aime24, sft, stage/key.
+        html: A file for the same as a picture.
     """
     machine = load_machine()
     here = open_store(machine)
@@ -167,6 +169,13 @@ def lineage(name: str, /) -> int:
     from ...tasks.report.page import render_text
 
     named, metric = meant
+    if html:
+        from ...tasks.report.lineage_page import lineage_page
+
+        page = lineage_page(here, named, lambda run: f"{machine.mlflow_url}/#/runs/{run}")
+        html.write_text(page, encoding="utf-8")
+        print(html)
+        return 0
     chain, folder = [*ancestors(here, named), named], here.folder(named.stage, named.key)
     benchmark, _, figure = metric.rpartition("/")
     value = number(figure, named.metrics[metric]) if metric else ""

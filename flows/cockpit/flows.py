@@ -5,17 +5,18 @@ to new run" work on the page of either.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import UUID
 
-from coolname.data import config as words  # which Prefect has its names from
+import httpx
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.context import SyncClientContext
+from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.context import FlowRunContext, SyncClientContext
 from prefect.exceptions import CancelledRun, ObjectNotFound, Pause
 from prefect.flow_engine import run_flow
 from prefect.runtime import deployment, flow_run
@@ -29,18 +30,24 @@ from ...configs.settings.base import first_few, short
 from ...configs.settings.explain import ConfigError
 from ...configs.settings.loss import LOSSES
 from ...configs.settings.pipeline import StageName
-from ...tasks.observe.prefect import CTRL_C, interrupts_as_cancelled, is_worker_run
+from ...tasks.observe.prefect import CTRL_C, ends_in_a_sentence, is_worker_run
 from ...tasks.store.lineage import LATEST
-from ..one_stage import run_stage
+from ..one_stage import choose_inputs, run_stage
 from ..request import Request
 from ..run import run_pipeline
+from .descriptions import of_ablations, of_profile, with_links
 from .forms import SETS, lines_of, read_request
+from .names import NAMED, is_made_up, names_what_waits
 
 # Fields that may be empty: Prefect would show a type beside None as two tabs.
 Positive = Annotated[
     float | None, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
-Weight = Annotated[float | None, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
+# Not `minimum`, from which the updated UI counts in whole steps: 0.1 could not be submitted.
+JUST_BELOW_0 = -1e-300
+Weight = Annotated[
+    float | None, Field(ge=0), WithJsonSchema({"type": "number", "exclusiveMinimum": JUST_BELOW_0})
+]
 Count = Annotated[int | None, Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1})]
 Names = Annotated[list[str] | None, WithJsonSchema({"type": "array", "items": {"type": "string"}})]
 Loss = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [*LOSSES]})]
@@ -57,30 +64,45 @@ ScaleName = Annotated[str, WithJsonSchema({"type": "string", "enum": _NAMES})]
 AblationName = Annotated[
     str, WithJsonSchema({"type": "string", "enum": names_in(PROFILES.with_name("ablations"))})
 ]
+_LINE = r"[ \t]*(#.*|[^=\s#][^=\n]*=.*)?\r?"
+Changes = Annotated[str, Field(pattern=rf"^{_LINE}(\n{_LINE})*$")]
+LAST_STAGE = "report"
 SUSPENDED = "suspended in the Prefect UI; after Resume a worker goes on"
-_GREEK = "alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho"
-_GREEK += "|sigma|tau|upsilon|phi|chi|psi|omega"
-# By Prefect: puzzling-orca; in a form iota71-mariah, beta3-canis-majoris-a.
-_BY_SERVER = {word for part in words.values() for word in part.get("words", ())}
 
 
-def typed_name() -> str:
-    """What somebody called this run in its form; '' where Prefect made up a name."""
-    name = str(flow_run.name or "")
-    by_server = "-" in name and _BY_SERVER.issuperset(name.split("-"))
-    return "" if by_server or re.fullmatch(rf"({_GREEK})\d*(-[a-z]+)+", name) else name
+def name_of(form: str, parameters: Mapping[str, Any]) -> str:
+    """What a run of these parameters is called: profile, seed and what differs; `form` is the name
+    of its function."""
+    names = {"stage": stage_name, "ablation": ablation_name}
+    values = {"profile": "tiny", "stage": "report", **parameters}
+    try:
+        name = names.get(form, pipeline_name)(values)
+    except ConfigError:  # the run says what is wrong
+        parts = [Path(values["profile"]).stem, *([values["stage"]] if form == "stage" else [])]
+        name = " · ".join(parts)
+    return f"plan of {name}" if values.get("plan_only") else name
 
 
-def _pipeline_name() -> str:
-    """The name that was typed in the form, else profile, seed and what differs."""
-    with suppress(ConfigError):  # the run says what is wrong
-        return typed_name() or _request_of(flow_run.parameters).name
-    return Path(flow_run.parameters["profile"]).stem
+def pipeline_name(parameters: Mapping[str, Any], name: str = "") -> str:
+    """`until collect · sft.epochs=2 · tiny-seed0`; `name` is that of a whole run, where it is read
+    already."""
+    until = parameters.get("until", LAST_STAGE)
+    part = "" if until == LAST_STAGE else f"until {until}"
+    return " · ".join(filter(None, [part, name or _request_of(parameters).name]))
+
+
+def _name_of_this_run() -> str:
+    """The name that was typed in the form, if one was."""
+    name, context = str(flow_run.name or ""), FlowRunContext.get()
+    form = context.flow.fn.__name__ if context and context.flow else ""
+    again = is_made_up(name) or NAMED in flow_run.tags
+    return name_of(form, flow_run.parameters) if again else name
 
 
 def _request_of(parameters: Mapping[str, Any]) -> Request:
     fields = json.dumps({name: parameters.get(name) for name in SETS})
-    return _read(parameters["profile"], fields, parameters["changes"], parameters["seed"])
+    profile, changes = parameters["profile"], parameters.get("changes", "")
+    return _read(profile, fields, changes, parameters.get("seed"))
 
 
 @lru_cache(maxsize=1)
@@ -89,11 +111,12 @@ def _read(profile: str, fields: str, changes: str, seed: int | None) -> Request:
     return read_request(profile, json.loads(fields), changes, seed)
 
 
-@flow(name="klear", flow_run_name=_pipeline_name)
-@interrupts_as_cancelled
+@flow(name="klear", flow_run_name=_name_of_this_run)
+@ends_in_a_sentence
+@names_what_waits(name_of)
 def pipeline(
     profile: str,
-    changes: str = "",
+    changes: Changes = "",
     sft_epochs: Positive = None,
     sft_learning_rate: Positive = None,
     loss: Loss = None,
@@ -108,36 +131,40 @@ def pipeline(
     rl_code_steps: Count = None,
     k: Count = None,
     sources: Names = None,
-    until: StageName = "report",
+    until: StageName = LAST_STAGE,
     force: list[StageName] = [],  # noqa: B006
     seed: OwnSeed = None,
     verify: bool = False,
+    plan_only: bool = False,
 ) -> str:
     """Data, SFT, math RL, code RL, evaluation, report. A field that is empty, or as the profile
     has it, changes nothing.
 
     Args:
-        profile: Whose form this is, or the path of a YAML file.
-        changes: Any other setting, one a line as `sft.batch_tokens=1024`.
-        sft_epochs: §4.1: 4.
-        sft_learning_rate: Peak; §4.1: 8e-5.
-        loss: Of both RL stages; gppo: Eq. 11; clip_higher: Eq. 7; grpo: Eq. 3; cispo: Eq. 15; or of
-            others.
-        eps_low: Of both RL stages; tokens with δ below 1 - ε are clipped; §2.3: 0.2.
-        eps_high: Of both RL stages; tokens with δ above 1 + ε are clipped; §4.1: 0.28.
-        beta1: Of both RL stages; gradient of tokens clipped below (Eq. 17); §3.2.2: 1.
-        beta2: Of both RL stages; gradient of tokens clipped above (Eq. 17); §3.2.2: 1.
-        lm_weight: Of both RL stages; weight of the LM loss on right answers (Eq. 14); §4.1: 0.1.
-        rl_math_learning_rate: §4.1: 1e-6.
-        rl_math_steps: Rollout steps.
-        rl_code_learning_rate: §4.1: 5e-7.
-        rl_code_steps: Rollout steps.
-        k: Answers to every problem of every benchmark; changed, it is the same for all.
-        sources: Of the training problems.
-        until: Stop after this stage.
-        force: Compute these stages even if the store has their results.
-        seed: Of every random stage.
-        verify: Reuse a result only if every byte is what was published.
+        profile: The profile whose values this form begins with; others have forms of their own.
+        changes: Any other setting, one a line: sft.batch_tokens=1024. A line wins over a field.
+        sft_epochs: How often SFT goes through its data; 4 in the paper.
+        sft_learning_rate: The highest learning rate of SFT; 8e-5 in the paper.
+        loss: How both RL stages weigh tokens; gppo is the paper's proposal, clip_higher, grpo and
+            cispo are what it compares with, the others are from other papers.
+        eps_low: Both RL stages clip tokens whose probability falls below 1 - this times what it was
+            in the rollout; 0.2 in the paper.
+        eps_high: Both RL stages clip tokens whose probability rises above 1 + this times what it
+            was in the rollout; 0.28 in the paper.
+        beta1: How much gradient both RL stages keep of tokens clipped below; 1 in the paper.
+        beta2: How much gradient both RL stages keep of tokens clipped above; 1 in the paper.
+        lm_weight: How much both RL stages also imitate right answers; 0.1 in the paper.
+        rl_math_learning_rate: The learning rate of math RL; 1e-6 in the paper.
+        rl_math_steps: Rollout steps of math RL.
+        rl_code_learning_rate: The learning rate of code RL; 5e-7 in the paper.
+        rl_code_steps: Rollout steps of code RL.
+        k: Answers to each problem of a benchmark; one that you change holds for all benchmarks.
+        sources: The datasets that training problems come from.
+        until: The last stage to run.
+        force: Stages to compute again although the store has their results.
+        seed: The seed of every random stage.
+        verify: Read every byte of a result before it is reused.
+        plan_only: Stop after the plan: what would be computed, why, and how long it takes.
     """
     parameters = locals()
     form = str(deployment.name or "") if is_worker_run() else ""
@@ -147,84 +174,125 @@ def pipeline(
     request = _request_of(parameters)
     _read.cache_clear()
     request.refuse_left_out(until, *force)
-    return run_pipeline(request, until, frozenset(force), verify)
+    result = run_pipeline(request, until, frozenset(force), verify, plan_only)
+    return describe_again(result, of_profile(profile)) if plan_only else result
 
 
-def _stage_name() -> str:
-    """The name that was typed in the form, else `tiny-seed0 · sft · sft.epochs=2, as of …`."""
-    parameters = flow_run.parameters
-    lines = lines_of(parameters["changes"]) + parameters["other_inputs"].split()
-    changed = ", ".join(first_few([short(line) for line in lines]))
-    which = parameters["inputs_as_of"]
-    inputs = "" if which == LATEST else f"as of {which}"
-    profile = f"{Path(parameters['profile']).stem}-seed{parameters['seed']}"
-    return typed_name() or " · ".join(filter(None, (profile, parameters["stage"], changed, inputs)))
+def stage_name(parameters: Mapping[str, Any]) -> str:
+    """`sft · sft.epochs=2 · as of … · tiny-seed0`; of `latest` where its run is not the profile."""
+    values = {"changes": "", "other_inputs": "", "inputs_as_of": LATEST, "seed": 0, **parameters}
+    lines = lines_of(values["changes"])
+    changed = ", ".join(first_few([short(line) for line in lines + values["other_inputs"].split()]))
+    inputs = choose_inputs(
+        values["profile"], values["stage"], lines, values["inputs_as_of"],
+        values["other_inputs"], values["seed"],
+    )  # fmt: skip
+    name = f"as of {inputs.name}" if inputs.is_named else ""
+    profile = f"{Path(values['profile']).stem}-seed{values['seed']}"
+    return " · ".join(filter(None, (values["stage"], changed, name, profile)))
 
 
-@flow(name="klear", flow_run_name=_stage_name)
-@interrupts_as_cancelled
+@flow(name="klear", flow_run_name=_name_of_this_run)
+@ends_in_a_sentence
+@names_what_waits(name_of)
 def stage(
     profile: ProfileName = "tiny",
     stage: StageName = "report",
-    changes: str = "",
+    changes: Changes = "",
     inputs_as_of: str = LATEST,
     other_inputs: str = "",
     mixed: bool = False,
     seed: Seed = 0,
     force: bool = False,
+    plan_only: bool = False,
 ) -> str:
-    """One stage of a profile on the results of a complete run. Returns its result's folder.
+    """One stage of a profile on results of another run, by default of the last complete one.
 
     Args:
-        profile: Whose settings, unless changed.
-        stage: The one to run.
-        changes: Settings of this stage that differ from the profile's, a line as `sft.epochs=2`.
-        inputs_as_of: Whose results it takes: `latest`, the last complete run of profile and seed;
-            the name or id of another; or a result, `report/0a1b2c`, and what it was made from.
-        other_inputs: Results that it takes instead, one a line as `evaluate_sft=0a1b2c`.
-        mixed: Allow inputs that do not belong together; the page says which.
-        seed: Of every random stage.
-        force: Compute even if the store has this result.
+        profile: The profile that settings are of, unless you change them.
+        stage: The stage to run.
+        changes: Settings of this stage to change, one a line: sft.epochs=2.
+        inputs_as_of: The run whose results the stage takes: latest (the last complete one of this
+            profile and seed), the name or id of another, or one result (report/0a1b2c) with all
+            that it was made from.
+        other_inputs: Single results to take instead, one a line: evaluate_sft=0a1b2c.
+        mixed: Allow inputs and settings of different runs; the page of the run lists them.
+        seed: The seed of every random stage.
+        force: Compute the stage again although the store has its result.
+        plan_only: Stop after the plan: what would be computed, why, and how long it takes.
     """
     lines, flags = lines_of(changes), {"mixed": mixed, "seed": seed, "force": force}
-    return run_stage(profile, stage, lines, inputs_as_of, other_inputs, **flags)
+    return run_stage(profile, stage, lines, inputs_as_of, other_inputs, plan_only, **flags)
 
 
-@flow(name="klear-ablation", flow_run_name="{name} · {profile}")
-@interrupts_as_cancelled
+def ablation_name(parameters: Mapping[str, Any]) -> str:
+    """`table6_lm_weight · tiny · 5 seeds`."""
+    from ...configs.ablation import load_ablation
+
+    seeds = parameters.get("seeds") or load_ablation(parameters["name"]).seeds
+    return f"{parameters['name']} · {parameters['profile']} · {seeds} seed{'s' * (seeds > 1)}"
+
+
+@flow(name="klear-ablation", flow_run_name=_name_of_this_run)
+@ends_in_a_sentence
+@names_what_waits(name_of)
 def ablation(
     name: AblationName,
     profile: ScaleName = "tiny",
-    seeds: Count = None,
+    seeds: Annotated[int, Field(ge=0, le=100)] = 0,
     concurrent: Annotated[int, Field(ge=1, le=64)] = 1,
+    plan_only: bool = False,
 ) -> str:
-    """One table or figure of the paper: every arm with every seed, then one page of effects.
+    """Repeats one table or figure of the paper: every arm with every seed, then one page of effects
+    with intervals. It takes hours: make the plan first (plan_only).
 
     Args:
-        name: The experiment, a file of `configs/ablations`.
+        name: The table or figure to repeat.
         profile: The scale to run it at; each experiment says what it shows there.
-        seeds: Runs an arm, which are compared seed by seed; default: as the experiment says.
+        seeds: Runs of each arm, compared seed by seed; 0 is as many as the experiment says.
         concurrent: Runs at once on this machine; stages that they share are computed once.
+        plan_only: Stop after the plan: what would be computed, why, and how long it takes.
     """
     from ..ablation import run_ablation  # what only experiments need
 
-    return run_ablation(name, profile, seeds, concurrent)
+    result = run_ablation(name, profile, seeds, concurrent, plan_only)
+    return describe_again(result, of_ablations(ablation.fn)) if plan_only else result
+
+
+def describe_again(result: str, text: str) -> str:
+    """The form of this run says what the plan that was just made says; returns `result`."""
+    if deployment.id:
+        new = DeploymentUpdate(description=with_links(text, load_machine()))
+        with get_client(sync_client=True) as client:
+            client.update_deployment(UUID(str(deployment.id)), new)
+    return result
 
 
 def start_pipeline(parameters: Mapping[str, Any], name: str) -> str:
     """A pipeline in this process, as a run of its profile's form where `klear up` registered one:
     then its page has Retry and "Copy to new run" as any other."""
     with _in_terminal():
-        if by_form := _run_of_form(parameters, name):
-            start: Any = run_flow  # its types know of no flow that is no coroutine
-            return start(pipeline, flow_run=by_form)
-        return str(pipeline(**parameters))
+        form = Path(parameters["profile"]).stem
+        by_form = _run_of_form(form, parameters, pipeline_name(parameters, name))
+        return _started(pipeline, by_form, parameters)
+
+
+def start_stage(parameters: Mapping[str, Any]) -> str:
+    """One stage in this process, as a run of the form of stages where it takes the profile."""
+    with _in_terminal():
+        by_form = _run_of_form("stage", parameters, stage_name(parameters))
+        return _started(stage, by_form, parameters)
+
+
+def _started(flow: Any, by_form: Any, parameters: Mapping[str, Any]) -> str:
+    start: Any = run_flow  # its types know of no flow that is no coroutine
+    return str(start(flow, flow_run=by_form) if by_form else flow(**parameters))
 
 
 def start_ablation(name: str, profile: str, seeds: int | None, concurrent: int) -> str:
     """An ablation in this process."""
     with _in_terminal():
-        return ablation(name, profile, seeds, concurrent)
+        return ablation(name, profile, seeds or 0, concurrent)
 
 
 @contextmanager
@@ -235,12 +303,15 @@ def _in_terminal() -> Iterator[None]:
         yield
 
 
-def _run_of_form(parameters: Mapping[str, Any], name: str) -> Any:
-    """A run that the profile's form would start; None where it has none with this Prefect."""
-    fields: Any = {"parameters": dict(parameters), "name": name}
-    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-        form = client.read_deployment_by_name(f"klear/{Path(parameters['profile']).stem}")
-        if form.parameters.get("profile") == parameters["profile"]:
+def _run_of_form(name_of_form: str, parameters: Mapping[str, Any], name: str) -> Any:
+    """A run that a form would start; None where this Prefect has no such form, or it is the form of
+    other profiles."""
+    # In a queue of its own: those of forms do not wait for it.
+    fields: Any = {"parameters": dict(parameters), "name": name, "work_queue_name": "terminal"}
+    refused = (ObjectNotFound, httpx.HTTPStatusError)
+    with get_client(sync_client=True) as client, suppress(*refused):
+        form = client.read_deployment_by_name(f"klear/{name_of_form}")
+        if form.parameters.get("profile", parameters["profile"]) == parameters["profile"]:
             # Pending: a worker takes those that are scheduled
             return client.create_flow_run_from_deployment(form.id, **fields, state=Pending())
     return None

@@ -5,10 +5,8 @@ ends; running it again updates all of it. One form per profile, which begins wit
 that runs any stage alone, and one for the ablations.
 """
 
-import inspect
 import sys
 from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -22,10 +20,10 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.events.schemas.automations import AutomationCore
 from prefect.types.entrypoint import EntrypointType
 
-from ...configs.ablation import ablations, load_ablation
 from ...configs.files import PACKAGE
-from ...configs.loading import PROFILES, load_profile, profiles
+from ...configs.loading import load_profile, profiles
 from ...configs.machine import Machine, load_machine
+from .descriptions import first_paragraph, of_ablations, of_profile, with_links
 from .flows import ablation, pipeline, stage
 from .forms import values_of
 from .servers import POOL, TAG
@@ -33,14 +31,13 @@ from .servers import POOL, TAG
 
 def forms(machine: Machine) -> list[RunnerDeployment]:
     """What is to be registered; needs no server."""
-    links = f"[MLflow]({machine.mlflow_url}) · [reports and plots]({machine.prefect_url}/artifacts)"
     # One run of each at a time.
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
     return [
         RunnerDeployment.from_flow(
             flow,
             name=name,
-            description=f"{text}\n\n{links}",
+            description=with_links(text, machine),
             tags=[TAG, kind],
             parameters=parameters,
             concurrency_limit=one,
@@ -67,16 +64,12 @@ def _offered(extra: str) -> Iterator[tuple[Flow[..., str], str, str, str, dict[s
     """Flow, name, kind, what it says of itself, and what it begins with; `extra` is the path of one
     more profile."""
     for profile in filter(None, (*profiles(), extra)):
-        file = Path(profile) if profile == extra else PROFILES / f"{profile}.yaml"
-        comment = takewhile(lambda line: line.startswith("#"), file.open())
-        text = "\n".join(line.strip("# \n") for line in comment)
         settings = load_profile(profile)
         values = {"profile": profile, **values_of(settings), "seed": settings.seed}
-        yield pipeline, file.stem, "profile", text, values
-    yield stage, "stage", "stage", inspect.getdoc(stage.fn) or "", {}
-    lines = [f"- `{n}`: {load_ablation(n).shows}, {load_ablation(n).title}" for n in ablations()]
-    text = "\n".join(["Arms × seeds with intervals:", "", *lines])
-    yield ablation, "ablation", "ablation", text, {"name": ablations()[0], "profile": "tiny"}
+        yield pipeline, Path(profile).stem, "profile", of_profile(profile), values
+    yield stage, "stage", "stage", first_paragraph(stage.fn), {}
+    # Without a name, Quick run starts nothing.
+    yield ablation, "ablation", "ablation", of_ablations(ablation.fn), {}
 
 
 def crash_silent(minutes: float) -> AutomationCore:

@@ -31,7 +31,7 @@ import psutil
 
 from ...configs.files import locked, replace_text
 from ...configs.machine import DATABASES, MLFLOW_AUTH, Machine, load_machine, server_environment
-from ...tasks.engine.scheduler import log_tail
+from ...tasks.engine.stage_process import log_tail
 from ...tasks.engine.supervise import descendants, is_alive
 
 TAG = "klear"
@@ -79,24 +79,30 @@ def refusal(machine: Machine, server: str) -> str:
     )
 
 
-def post(machine: Machine, path: str, body: object) -> Any:
+def post(machine: Machine, path: str, body: object, method: str = "POST") -> Any:
     """The JSON answer of Prefect's API; raises ServersError. A server error is tried again: SQLite
-    answers 503 while another request holds the database."""
+    answers 503 while another request holds the database. So is an answer that takes too long: what
+    ran meanwhile sends a server that is up again all that it missed."""
     for left in reversed(range(5)):
         try:
             http = _http(machine.user, machine.password.get_secret_value())
-            answer = http.post(f"{machine.prefect_url}/api/{path}", json=body)
+            answer = http.request(method, f"{machine.prefect_url}/api/{path}", json=body)
             if answer.status_code < 500 or not left:
-                return answer.raise_for_status().json()
+                return answer.raise_for_status().content and answer.json()
         except httpx.HTTPError as error:
-            raise ServersError(f"Prefect, {path}: {error}") from error
+            if not (left and isinstance(error, httpx.TimeoutException)):
+                raise ServersError(f"Prefect, {path}: {error}") from error
         time.sleep(1.0)
 
 
-def create_pool(machine: Machine) -> None:
-    """Make the work pool of the web form, unless it is there: else registering a form fails."""
+def create_pool(machine: Machine, limit: int | None = None) -> None:
+    """Make the work pool of the web form, unless it is there: else registering a form fails. The
+    `limit` of its queue, of runs at once, is what Prefect shows; each worker has its own, too."""
     with suppress(ServersError):
         post(machine, "work_pools/", {"name": POOL, "type": "process"})
+    if limit:
+        queue = f"work_pools/{POOL}/queues/default"
+        post(machine, queue, {"concurrency_limit": limit}, "PATCH")
 
 
 def crash_orphans(machine: Machine) -> None:
@@ -308,7 +314,7 @@ def up() -> None:
             raise
         summary = f"started {', '.join(begun)} in {time.monotonic() - since:.0f} s"
         print(summary if begun else "already up")
-        print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_url}")
+        print(f"Prefect  {machine.prefect_url}\nMLflow   {machine.mlflow_page}")
 
 
 def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str]:
@@ -339,7 +345,7 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
         print(f"starting the servers (their logs: {machine.home}/logs)")
     with registration(machine) as register:
         await_server(machine, "prefect", partial(starts, "prefect"))
-        create_pool(machine)
+        create_pool(machine, machine.worker_limit if "prefect" in servers_here(machine) else None)
         if "worker" not in running:
             if "prefect" in servers_here(machine):
                 crash_orphans(machine)

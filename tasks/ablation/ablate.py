@@ -216,13 +216,18 @@ class Compared(NamedTuple):
     @property
     def papers(self) -> str:
         """`AIME 2024 +1.2, AIME 2025 +2.4`, where the paper prints figures."""
+        texts = [f"{title_of(name)} {points:+.1f}" for name, points in self.papers_points.items()]
+        return ", ".join(texts) or "curves only"
+
+    @property
+    def papers_points(self) -> dict[str, float]:
+        """By benchmark, where the paper prints figures."""
         better, other = self.contrast.better, self.other
-        differences = [
-            f"{title_of(benchmark)} {row[better] - row[other]:+.1f}"
+        return {
+            benchmark: row[better] - row[other]
             for benchmark, row in self.spec.paper.items()
             if better in row and other in row and self.contrast.measure == "score"
-        ]
-        return ", ".join(differences) or "curves only"
+        }
 
 
 def compared(spec: Ablation, outcome: ExperimentOutcome | None, profile: str) -> list[Compared]:

@@ -1,4 +1,5 @@
-"""RESULTS.md: every claim of the paper's analysis with its figures, ours and a verdict.
+"""RESULTS.md: every claim of the paper's analysis with its figures, ours and a verdict; RESULTS.svg
+draws them.
 
 RESULTS.jsonl beside it is what the page is made of, so that results of several stores meet on it,
 and stay where a store is gone. The verdict of a claim is that of its contrasts where they agree and
@@ -19,6 +20,7 @@ from ...configs.ablation import Ablation
 from ...configs.files import replace_text
 from ...eval.records import Record
 from ..report.page import Page, render
+from ..report.plots import Effect, forest_plot
 from ..store.lineage import ancestors, results
 from ..store.store import Store
 from .ablate import NOT_RUN, RESULTS, Compared, ExperimentOutcome, ablate, compared
@@ -86,10 +88,11 @@ def best(finished: Iterable[Finished]) -> list[Finished]:
 
 def write_results(store: Store, page: Path, profile: str, specs: Sequence[Ablation]) -> int:
     """Write the page and the lines beside it; returns how many experiments have run."""
-    lines = page.with_suffix(".jsonl")
+    lines, picture = page.with_suffix(".jsonl"), page.with_suffix(".svg")
     here = [f for spec in specs for f in finished_in(store, spec, profile)]
     finished = best([*here, *read_finished(lines)])
     page.write_text(results_page(profile, specs, finished).markdown(), encoding="utf-8")
+    picture.write_text(results_plot(profile, specs, finished), encoding="utf-8")
     replace_text(lines, "".join(f"{f.model_dump_json()}\n" for f in finished))
     return sum(_result_of(spec, profile, finished) is not None for spec in specs)
 
@@ -114,6 +117,21 @@ def results_page(profile: str, specs: Sequence[Ablation], finished: Sequence[Fin
     body = render("ablations.md", profile=profile, claims=claims, experiments=experiments)
     subtitle = "Tables 2 to 6 and Figures 2 to 5 of Klear-Reasoner (arXiv 2508.07629), repeated"
     return Page("Results of the ablations", subtitle, f"{profile} profile", body)
+
+
+def results_plot(profile: str, specs: Sequence[Ablation], finished: Sequence[Finished]) -> str:
+    """A forest plot of every contrast that a claim rests on, on the benchmark that decides; SVG."""
+    effects = []
+    for spec in specs:
+        result = _result_of(spec, profile, finished)
+        for row in compared(spec, result and result.outcome, profile):
+            decides = row.benchmark == spec.scale(profile).benchmarks[0]
+            if row.contrast.part_of_claim and decides and (f := row.finding):
+                label = f"{row.contrast.against(row.other)} · {f.seeds} seeds"
+                papers = tuple(row.papers_points.values())
+                measured = (f.points, f.low, f.high, f.verdict, papers)
+                effects.append(Effect(spec.shows, label, *measured))
+    return forest_plot(effects)
 
 
 def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:

@@ -9,6 +9,7 @@ approval, or below what a person approved; it also stops when answers have reall
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -40,6 +41,7 @@ from ..store.store import SCRATCH, Artifact
 
 KINDS = {"length": "truncated", "empty": "empty", "refused": "refused", "error": "errors"}
 PILOT_PROMPTS = 20
+LOCAL = ("vllm", "transformers")  # engines that load weights here
 
 
 def requests_of(problems: Iterable[Problem], samples: int, seed: int) -> list[Request]:
@@ -98,12 +100,14 @@ class NeedsApproval(RuntimeError):
     """The stage costs more than may be spent without asking. Every answer so far is kept."""
 
     def __init__(self, what: str, allowed: float, wanted: float) -> None:
-        self.wanted = math.ceil(wanted)
-        """A whole amount that lets the stage go on."""
-        super().__init__(
+        super().__init__(what, allowed, math.ceil(wanted))
+
+    def __str__(self) -> str:
+        what, allowed, wanted = self.args
+        return (
             f"{what}, and {allowed:,.2f} may be spent without approval. To approve it: the same "
-            f"command with --approve-cost {self.wanted}, or in a form's changes the line "
-            f"STAGE.engine.runtime.approved_cost={self.wanted}; answers so far are kept"
+            f"command with --approve-cost {wanted}, or in a form's changes the line "
+            f"STAGE.engine.runtime.approved_cost={wanted}; answers so far are kept"
         )
 
 
@@ -206,9 +210,12 @@ def write_outputs(
 
 
 def recorded_files(settings: SampleSettings) -> list[Path]:
-    """The files of recorded answers that `distill` reads, if its engine reads any."""
-    engine = settings.engine
-    return find_files(engine.files, Path(), "engine.files") if engine.kind == "recorded" else []
+    """The files that `distill` reads: recorded answers, and models that are local folders."""
+    engine, fallback = settings.engine, getattr(settings, "fallback", None)
+    folders = [Path(e.model) for e in (engine, fallback) if e and e.kind in LOCAL and e.model]
+    of_models = sorted(f for folder in folders for f in folder.rglob("*") if f.is_file())
+    recorded = [e.files for e in (engine, fallback) if e and e.kind == "recorded"]
+    return [*find_files(chain.from_iterable(recorded), Path(), "engine.files"), *of_models]
 
 
 def keep_published(

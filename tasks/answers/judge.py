@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...configs.settings.judging import GRADER_VERSION, JudgeSettings
-from ...eval.judge.ends import by_its_end, judged_text
+from ...eval.judge.ends import MACHINE_FAILED, by_its_end, judged_text
 from ...eval.progress import report
 from ...eval.records import NO_GOLD, Problem, Sample, Score
 from ...eval.records.tables import Lookup, TableWriter, column, read_table
@@ -17,6 +17,10 @@ from ..store.store import SCRATCH, Artifact
 
 if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached run has no use for
     from ...eval.judge.judge import Judge
+
+
+MOST_FAILED = 0.2
+"""Share of answers on which the judge itself may fail: each is unscored. More: none is a result."""
 
 
 def score_samples(
@@ -59,12 +63,23 @@ def score_table(
             from ...eval.judge.judge import Judge
 
             by_id = Lookup(problems, Problem)
+            failures, reason = list[int](), ""
             with Judge(settings) as judge:
                 for score in score_samples(judge, by_id, islice(chosen, done, None)):
+                    if score.reason.startswith(MACHINE_FAILED):
+                        failures.append(file.tell())
+                        reason = score.reason
                     file.write(score.model_dump_json().encode() + b"\n")
                     file.flush()
                     done += 1
                     report(done, total, name.replace("_", " "))
+            if len(failures) > MOST_FAILED * total:
+                file.truncate(failures[0])
+                lost = (
+                    f"{len(failures):,} of {total:,} answers could not be judged, the last because"
+                )
+                again = "answers are kept: mend that and run again"
+                raise RuntimeError(f"{lost} {reason}; {again}")
         file.seek(0)
         yield from map(Score.model_validate_json, file)
 

@@ -195,14 +195,20 @@ def select(
     total = count_rows(tables[0])
     candidates: dict[str, dict[str, list[int]]] = {}
     reasons: dict[int, str] = {}
+    domains = set[str]()
     for row, (sample, score, prompt) in enumerate(judged_samples(*tables)):
         report(row, 2 * total, "filtering")
+        domains.add(prompt.domain)
         reason = unfit(sample, settings) or unwanted(prompt, score.correct, settings)
         if reason is None:
             pool = candidates.setdefault(prompt.domain, {})
             pool.setdefault(sample.problem_id, []).append(row)
         else:
             reasons[row] = reason
+    if settings.balanced and (empty := domains - candidates.keys()):
+        why = Counter(reasons.values()).most_common(3)
+        few = f"no answer of {min(empty)} is fit to train on; the commonest reasons: {why}"
+        raise ValueError(f"select.balanced: {few}: mend that, or set select.balanced=false")
     chosen = choose(candidates, lambda id_: prompts[id_].text, settings, seed)
     counts: Counter[str] = Counter()
     with (

@@ -132,12 +132,14 @@ def _files(table: Table, settings: CollectSettings, name: str) -> list[Path]:
 
 def collected_files(settings: CollectSettings) -> list[Path]:
     """The local files that `collect` reads and keys by; raises FileNotFoundError."""
-    return [
-        file
-        for source in settings.sources
-        for table in (source, *(source.lookup.tables.values() if source.lookup else ()))
-        for file in _files(table, settings, source.name)
-    ]
+    files = list[Path]()
+    for source in settings.sources:
+        for table in (source, *(source.lookup.tables.values() if source.lookup else ())):
+            files += _files(table, settings, source.name)
+            if table.dataset and Path(table.dataset).is_dir():
+                clone = sorted(f for f in Path(table.dataset).rglob("*") if f.is_file())
+                files += [f for f in clone if ".git" not in f.relative_to(table.dataset).parts]
+    return files
 
 
 def resolved(table: Table, name: str) -> str:
@@ -294,13 +296,13 @@ def read_source(
 def is_wanted(row: dict[str, Any], where: Mapping[str, Any]) -> bool:
     for name, wanted in where.items():
         value = field_of(row, name)
-        plain = value if isinstance(value, bool | int | str) else ""
+        plain = "" if value is None or value in ([], {}) else value
         if not any(_is_one(plain, w) for w in (wanted if isinstance(wanted, tuple) else (wanted,))):
             return False
     return True
 
 
-def _is_one(value: bool | int | str, wanted: bool | int | str) -> bool:
+def _is_one(value: Any, wanted: bool | int | str) -> bool:
     if isinstance(value, str) and isinstance(wanted, str) and wanted.endswith("*"):
         return value.startswith(wanted[:-1])
     return value == wanted
@@ -313,7 +315,8 @@ def checked(row: Row, source: Source, tables: Tables | None = None) -> Collected
         try:
             traces, rate = traces_of(row.value, source), pass_rate_of(row.value, source)
             problem, way = read_row(row.value, source, tables)
-            return Collected(problem, traces, rate, way)
+            own = problem.model_copy(update={"id": problem_id(problem.prompt)})  # not the row's id
+            return Collected(own, traces, rate, way)
         except (ValueError, RecursionError) as error:
             reason = str(error)
     try:

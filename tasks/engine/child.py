@@ -24,7 +24,7 @@ from ...configs.files import PACKAGE, locked, replace_text
 from ...configs.machine import load_machine
 from ...eval.progress import report
 from ...training.launch.result_files import LOGS, PROGRESS, RESULT, SCRATCH
-from .scheduler import log_tail
+from .stage_process import log_tail
 from .supervise import supervised
 
 POLL_S = 0.2

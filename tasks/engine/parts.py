@@ -8,13 +8,11 @@ Python's own fork server, which has imported numba and Arrow, a second's work, o
 
 import os
 import shutil
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -22,14 +20,10 @@ from typing import TypeVar
 from ...configs.machine import load_machine
 from ...eval.progress import report
 from ...eval.ray_cluster import PARTIAL, parts_over_ray
+from .stage_process import LIBRARIES, begin, fork_server
 
-PRELOADED = (
-    *("numba", "numba.np.arraymath", "scipy.linalg"),
-    *("pyarrow.compute", "pyarrow.parquet"),
-    *("orjson", "pydantic_settings"),
-)
-"""What the fork server imports: installed packages alone, for it is not told our `sys.path`."""
-POLL_S = 0.5
+PRELOADED = (*LIBRARIES, "numba", "numba.np.arraymath", "scipy.linalg")
+"""What the fork server imports."""
 P = TypeVar("P")
 Compute = Callable[[P, Path], None]
 """(part, empty folder to fill). With more than one worker it travels to them by pickle."""
@@ -60,7 +54,7 @@ def computed_parts(
     pool = worker_pool(workers)
     try:
         begun = [pool.submit(run, number, part) for number, part in enumerate(parts)]
-        yield from _reported(map(_result, begun), len(parts))
+        yield from _reported((future.result() for future in begun), len(parts))
     except BrokenProcessPool as error:
         raise RuntimeError(
             "a worker died, perhaps out of memory: fewer workers or smaller parts need less; "
@@ -79,13 +73,6 @@ def _computed(scratch: Path, compute: Compute[P], number: int, part: P) -> Path:
     return folder
 
 
-def _result(future: "Future[Path]") -> Path:
-    """Waits in steps: between them the thread of a stage can be interrupted."""
-    while not future.done():
-        wait([future], timeout=POLL_S)
-    return future.result()
-
-
 def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
     for done, folder in enumerate(folders, 1):
         yield folder
@@ -94,11 +81,8 @@ def _reported(folders: Iterator[Path], total: int) -> Iterator[Path]:
 
 def worker_pool(workers: int) -> ProcessPoolExecutor:
     """A pool whose processes end when this one does, and see the environment of this moment."""
-    # or what Python starts for us would import a `numba.py` of the current folder
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
-    context = get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    start = {"initializer": _begin, "initargs": (dict(os.environ),)}
+    context = fork_server(PRELOADED)
+    start = {"initializer": begin, "initargs": (dict(os.environ),)}
     return ProcessPoolExecutor(workers, mp_context=context, **start)
 
 
@@ -110,17 +94,3 @@ def end(pool: ProcessPoolExecutor) -> None:
         worker.kill()
     for worker in workers:
         worker.join()
-
-
-def _begin(environment: Mapping[str, str]) -> None:
-    """A worker's start. What it inherits is the environment that the server was started in."""
-    os.environ.clear()
-    os.environ.update(environment)
-
-    def watch() -> None:
-        parent = parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

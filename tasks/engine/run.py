@@ -39,6 +39,11 @@ class Run:
         """Every observer hears of it."""
         tell(self.observers, event)
 
+    def unobserved(self) -> "Run":
+        """The run as a process of a stage sees it: observers stay where they are."""
+        fields = ("store", "seed", "run_id", "force", "verify", "began")
+        return Run(**{name: getattr(self, name) for name in fields})
+
 
 _current: ContextVar[Run | None] = ContextVar("klear_run", default=None)
 

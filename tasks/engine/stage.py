@@ -11,6 +11,7 @@ The cache is the store and nothing else: a result counts while its files are the
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from .run import Run, current_run
 __all__ = ["Metrics", "Stage", "stage"]
 Reads = Callable[[Any], Iterable[Path]]
 Decorator = Callable[[Body], "Stage"]
+_modules: set[str] = set()
+"""Those that have stages: processes of stages are forked with all of them imported."""
 
 
 def stage(version: int, reads: Reads = lambda _: (), group: str = "") -> Decorator:
@@ -32,7 +35,12 @@ def stage(version: int, reads: Reads = lambda _: (), group: str = "") -> Decorat
     `reads(settings)` names the files outside of the store that the body reads: their content is
     part of the key, so an edited file is noticed. A run is shown with the stage below `group`.
     """
-    return lambda body: Stage(body.__name__, version, body, reads, group)
+
+    def decorate(body: Body) -> Stage:
+        _modules.add(body.__module__)
+        return Stage(body.__name__, version, body, reads, group)
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -53,10 +61,10 @@ class Stage:
         """Reuse or compute the result."""
         run = current_run()
         task = self.task(inputs, settings, run, self.key(inputs, settings, run))
-        return Computation(task, self.body, run).result()
+        return Computation(task, self.body, run, _modules).result()
 
     def key(self, inputs: tuple[Artifact, ...], settings: Settings, run: Run) -> str:
-        digests = [i.digest for i in inputs] + [file_sha256(f) for f in self.reads(settings)]
+        digests = [i.digest for i in inputs] + [_content(f) for f in self.reads(settings)]
         return stage_key(self.name, self.version, key_of(settings), self._seed(run), digests)
 
     def task(
@@ -71,3 +79,14 @@ class Stage:
 
     def _seed(self, run: Run) -> int | None:
         return run.seed if self.takes_seed else None
+
+
+def _content(path: Path) -> str:
+    """Its digest; a model that several stages read is read once, unless it changes."""
+    stat = path.stat()
+    return _digest(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _digest(path: Path, size: int, changed_ns: int) -> str:
+    return file_sha256(path)

@@ -38,7 +38,7 @@ SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 benchmark = collect.named("benchmark")
 
 
-@stage(GRADER_VERSION, group="evaluation")
+@stage(version=1 + GRADER_VERSION, group="evaluation")
 def eval_model(out: Path, *collected: Artifact, settings: Evaluation) -> Metrics:
     """What `evaluate` writes, of any model on benchmarks that were collected. Answers of an attempt
     that ended early are kept, unless the run is forced: an endpoint may serve other weights by now

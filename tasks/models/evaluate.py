@@ -73,7 +73,7 @@ class Subject:
     template: str
 
 
-@stage(version=2 + GRADER_VERSION, group="evaluation")  # scores of another judge are not reused
+@stage(version=3 + GRADER_VERSION, group="evaluation")  # scores of another judge are not reused
 def evaluate(
     out: Path, checkpoint: Artifact, benchmarks: Artifact, *, settings: EvaluateSettings
 ) -> Metrics:
@@ -149,8 +149,9 @@ def run_benchmarks(
         raise ValueError("evaluate.protocols is empty: name at least one benchmark to score")
     protocols, everything = settings.protocols, list(everything)
     problems = [problems_of(p, everything) for p in protocols]
-    by_id = {p.id: p for chosen in problems for p in chosen}
-    write_table(out / "problems.parquet", Problem, by_id.values())
+    rows = {(p.id, p.source): p for chosen in problems for p in chosen}
+    refuse_other_golds(rows.values())
+    write_table(out / "problems.parquet", Problem, rows.values())
     requests = requests_for(protocols, problems, settings.seed)
     sampled = SampleSettings(engine=subject.engine, sampling=settings.sampling)
     speed = ask(out, requests, sampled).get("tokens_per_second", 0.0)
@@ -198,6 +199,16 @@ def run_benchmarks(
     ]  # fmt: skip
     (out / RESULTS_FILE).write_bytes(RESULTS.dump_json(tuple(results), indent=1))
     return results, speed
+
+
+def refuse_other_golds(problems: Iterable[Problem]) -> None:
+    """An answer is judged once. Raises ValueError where two sources judge one prompt otherwise."""
+    first = dict[str, Problem]()
+    for p in problems:
+        other = first.setdefault(p.id, p)
+        if (other.answer, other.numbers, other.tests) != (p.answer, p.numbers, p.tests):
+            sources = f"{other.source!r} and {p.source!r} have another gold for one prompt"
+            raise ValueError(f"{sources}, {p.prompt[:60]!r}: evaluate them apart")
 
 
 def answered_by(out: Path) -> str:
@@ -276,7 +287,7 @@ def spent(engine: EngineSettings, folders: Iterable[Path], speed: float) -> dict
 def metrics_of(results: Sequence[BenchmarkResult]) -> dict[str, float]:
     """Shares in [0, 1] by benchmark; what could not be computed is absent, never NaN."""
     return {
-        f"{r.name}/{name}": value
+        f"{r.name}/{name}": round(value, 12)  # 0.1 + 0.2 is shown in full
         for r in results
         for name, field in MEASURES.items()
         if (value := getattr(r, field)) is not None

@@ -34,7 +34,7 @@ from ...training.launch.result_files import (
     number_of,
 )
 from ..engine.child import GRACE_S, ChildFailed, alone, run_child, start_supervised
-from ..engine.scheduler import log_tail
+from ..engine.stage_process import log_tail
 
 SLURM = "slurm"
 PORTS = range(20_000, 30_000)  # TCP ports of which no system hands out any by itself

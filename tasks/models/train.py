@@ -19,10 +19,13 @@ from .launch import run_launched
 
 
 def local_model(settings: BaseModelSettings) -> Iterable[Path]:
-    """The files of a model that is a local folder: another content is another start."""
+    """The files of a model that is a local folder, and of its template: another content is another
+    start."""
     if settings.kind == "random":
         return ()
-    return sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
+    template = Path(settings.chat_template or "").expanduser()
+    files = sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
+    return [*files, template] if template.is_file() else files
 
 
 @stage(version=1, group="SFT", reads=local_model)

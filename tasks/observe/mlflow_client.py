@@ -9,10 +9,13 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlflow import MlflowClient, entities
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 PARENT_TAG = "mlflow.parentRunId"
@@ -34,10 +37,13 @@ def made_by(commit: str) -> dict[str, str]:
     }
 
 
-def metric(name: str, value: float, time: float, step: int = 0) -> entities.Metric:
-    """One value; `time` in Unix seconds. Names keep letters, digits, _ - . space : and /."""
+def metric(
+    name: str, value: float, time: float, step: int = 0, measured: Mapping[str, str] = {}
+) -> entities.Metric:
+    """One value; `time` in Unix seconds. Names keep letters, digits, _ - . space : and /.
+    `measured`: on which model (`model_id`) and dataset (`dataset_name`, `dataset_digest`)."""
     legal = "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)
-    return entities.Metric(legal, float(value), int(time * 1000), step)
+    return entities.Metric(legal, float(value), int(time * 1000), step, **measured)  # type: ignore[arg-type]
 
 
 class Mlflow(MlflowClient):
@@ -128,38 +134,55 @@ class Mlflow(MlflowClient):
         self.log_inputs(run_id, tagged, new)
 
     def register(
-        self, experiment: str, registered: str, run_id: str, tags: Mapping[str, str]
-    ) -> str:
+        self, experiment: str, registered: str, run_id: str, folder: Path,
+        tags: Mapping[str, str], params: Mapping[str, str],
+    ) -> str:  # fmt: skip
         """The id of the model with these tags, made by the run, with a version of `registered`;
-        each is made if it is new, and nothing is uploaded."""
+        each is made if it is new. Of its weights no more is uploaded than where they are."""
         same = {n: tags[n] for n in (ARTIFACT_TAG, DIGEST_TAG)}
         models = self.search_logged_models([experiment], _with_tags(same), max_results=1)
         name = tags[ARTIFACT_TAG].replace("/", "-")
-        logged = (
-            models[0] if models else self.create_logged_model(experiment, name, run_id, dict(tags))
-        )
+        logged = models[0] if models else self.create_logged_model(
+            experiment, name, run_id, dict(tags), dict(params)
+        )  # fmt: skip
         model = logged.model_id
+        self.point(model, folder, tags[DIGEST_TAG])
         if logged.status != entities.LoggedModelStatus.READY:
             self.finalize_logged_model(model, "READY")
         outputs = self.get_run(run_id).outputs
         if outputs is None or model not in {m.model_id for m in outputs.model_outputs}:
             self.log_outputs(run_id, [entities.LoggedModelOutput(model, 0)])
         self.tag(run_id, {MODEL_TAG: model})
-        versions = self.version_tags(registered)
-        if all(version.get(MODEL_TAG) != model for version in versions.values()):
+        if all(version.tags.get(MODEL_TAG) != model for version in self.versions(registered)):
             with suppress(MlflowException):  # it is there
                 self.create_registered_model(registered)
-            version_tags = {**tags, MODEL_TAG: model}
+            version_tags = {**same, MODEL_TAG: model}
             source = logged.artifact_location
             self.create_model_version(
                 registered, source, run_id, version_tags, await_creation_for=0, model_id=model
             )
         return model
 
-    def version_tags(self, name: str) -> dict[str, dict[str, str]]:
-        """The tags of every version of a registered model; `MODEL_TAG` is the model's id."""
-        versions = self.search_model_versions(f"name='{name}'")
-        return {str(v.version): dict(v.tags) for v in versions}
+    def point(self, model: str, folder: Path, digest: str) -> None:
+        """Say where the weights of a model are, if it does not say so yet."""
+        if not self.list_logged_model_artifacts(model):
+            with TemporaryDirectory() as pointer:
+                as_mlflow_model(folder, digest).save(f"{pointer}/MLmodel")
+                self.log_model_artifacts(model, pointer)
+
+    def versions(self, name: str) -> list[Any]:
+        """Every version of a registered model; its tag `MODEL_TAG` is the model's id."""
+        return list(self.search_model_versions(f"name='{name}'"))
+
+
+def as_mlflow_model(folder: Path, digest: str) -> Model:
+    """What `mlflow.transformers.load_model` reads: a checkpoint that stays where it is, as one of
+    the hub does. Where the folder is gone, transformers says so, with its name."""
+    parts = {"components": ["tokenizer"], "tokenizer_type": "AutoTokenizer"}
+    where = {"source_model_name": str(folder), "tokenizer_name": str(folder)}
+    kind = {"task": "text-generation", "pipeline_model_type": "AutoModelForCausalLM"}
+    flavor = {**kind, **parts, **where, "source_model_revision": digest[:16]}
+    return Model(metadata={"weights": str(folder)}).add_flavor("transformers", **flavor)
 
 
 def _with_tags(tags: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from .tracker import Tracker, as_params, tags_of
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
+_OF_NUMBERS = (".precision", ".dtype")  # of a runtime; the rest of it changes no result
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class RunSpec:
     """The MLflow run that this one belongs to: a cell of an ablation."""
     mixed: tuple[str, ...] = ()
     """What does not belong together among its inputs, which somebody allowed."""
+    rerun: Mapping[str, Any] = field(default_factory=dict)
+    """What the form of a stage begins with that is run again, `changes` by stage; empty: none is
+    offered."""
 
     @property
     def config(self) -> str:
@@ -76,7 +80,9 @@ def run_context(spec: RunSpec) -> Iterator[TrackedRun]:
     store = open_store(machine)
     tracker = Tracker(machine.mlflow_url, f"klear-{spec.profile}", spec.changed)
     state = RunState(store, spec.config)
-    shown, display = prefect.PrefectObserver(flow_run.id), chosen_display.get() or LogDisplay()
+    rerun = {**spec.rerun, "mixed": bool(spec.mixed)} if spec.rerun else {}
+    shown = prefect.PrefectObserver(flow_run.id, tracker.run_url, rerun, tracker.stage_url)
+    display = chosen_display.get() or LogDisplay()
     logger, display.logger = display.logger, shown.logger
     _crash_orphans(tracker, store, state, flow_run.id)
     if not spec.parent:  # cells share the flow run of their ablation, whose stages are under way
@@ -151,7 +157,8 @@ def _begin_in_mlflow(
     run_id = tracker.start_pipeline(spec.name or flow_run.name, tags, resume, same)
     # What MLflow compares runs by: every setting that may change a result.
     stages = {n: v for n, v in spec.resolved.items() if n not in _NOT_COMPARED}
-    params = {n: v for n, v in as_params(stages).items() if "runtime." not in n}
+    named = as_params(stages).items()
+    params = {n: v for n, v in named if "runtime." not in n or n.endswith(_OF_NUMBERS)}
     options: dict[str, Any] = {"Dumper": yaml.CSafeDumper, "sort_keys": False}
     text = yaml.dump(dict(spec.resolved), allow_unicode=True, **options)
     tracker.put("parameters", lambda server: server.params(run_id, params))
@@ -184,8 +191,8 @@ def _crash_orphans(tracker: Tracker, store: Store, own: RunState, flow_run: str)
             left = state.read() if free else {}
             if not (dead := left.get("flow_run")):
                 continue
-            if dead != flow_run:
-                prefect.mark_crashed(dead)
+            if dead != flow_run and not prefect.mark_crashed(dead):
+                continue
             state.write(flow_run="")
         if path != own.path:
             send = partial(Mlflow.mark_crashed, run_id=left["mlflow_run"])

@@ -5,8 +5,9 @@ recorded by a pointer, registered per profile; weights are never copied.
 """
 
 import json
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,11 +16,11 @@ import pyarrow.parquet as pq
 
 from ...configs.files import replace_text
 from ...configs.settings.evaluation import LEARNING_CURVE
-from ...eval.benchmarks.grades import GRADED, read_graded
-from ...training.launch.result_files import CHECKPOINT, METRICS, SHOWN, read_lines
+from ...training.launch.result_files import CHECKPOINT, METRICS, ROLLOUTS, SHOWN, read_lines
 from ..engine.events import Task
 from ..report.plots import rollout_histograms
 from ..store.store import CARD, MANIFEST, PLOTS, Artifact, Manifest, read_manifest
+from . import rows
 from .mlflow_client import (
     ARTIFACT_TAG,
     DIGEST_TAG,
@@ -38,11 +39,9 @@ every line: its history says which steps the server has. `system/` keeps it out 
 TABLES_TAG = "mlflow.loggedArtifacts"  # which JSON artifacts the UI displays as tables
 TABLES_LISTED = 40  # the latest ones; a tag holds few thousand characters
 ANSWERS = "answers.json"
-ANSWER_FIELDS = ("step", "problem_id", "index", "prompt", "text", "verdict", "reward", "reason")
+FIRST_ROWS = "first_rows.json"
 CONTEXTS = {"evaluate": "eval", "sft": "training", "rl": "training"}
 """What rows are read for, by how the name of a stage begins; else they are its input."""
-MAIN = ("kept", "samples", "scores", "difficulty")
-"""The table that a stage is read for, where it has several."""
 
 
 class Server(Protocol):
@@ -83,6 +82,7 @@ class StageRun:
         self._read: dict[str, int] = {}  # file of a curve → lines of it that were sent
         self._last: dict[str, int] = {}  # marker of a curve → the last step that the server has
         self._shown: dict[str, int] = {}  # table → when it was changed last
+        self._listed: dict[str, Mapping[str, str]] = {}  # table → its entry in TABLES_TAG
         self._told: set[str] = set()  # what the server has of the result
 
     def wait_id(self, seconds: float) -> str:
@@ -154,11 +154,16 @@ class StageRun:
         points = [
             metric(title, value, line["time"], line["step"])
             for line in fresh
-            for title, value in {marker: line["step"], **line["metrics"]}.items()
+            for title, value in self._titled(name, marker, line).items()
         ]
         server.log_batch(self.run_id, points)
         self._last[marker] = max((line["step"] for line in fresh), default=self._last[marker])
         self._read[name] = self._read.get(name, 0) + len(lines)
+
+    def _titled(self, name: str, marker: str, line: Mapping[str, Any]) -> dict[str, float]:
+        """The values of a line by their names in MLflow: `sft/loss` is not `rl_math/loss`."""
+        stage = f"{self.task.stage}/" if name == METRICS else ""
+        return {marker: line["step"], **{stage + n: v for n, v in line["metrics"].items()}}
 
     def _tables(self, server: Mlflow) -> None:
         """Tables that are new or changed, and which artifacts are tables."""
@@ -167,12 +172,14 @@ class StageRun:
         for name, path in tables.items():
             stamp = path.stat().st_mtime_ns
             if self._shown.get(name) != stamp:
-                server.log_text(self.run_id, path.read_text(encoding="utf-8"), name)
-                self._list_tables(server, [*tables])
+                self._table(server, name, path.read_text(encoding="utf-8"))
                 self._shown[name] = stamp
 
-    def _list_tables(self, server: Mlflow, names: Sequence[str]) -> None:
-        listed = [{"path": name, "type": "table"} for name in names[-TABLES_LISTED:]]
+    def _table(self, server: Mlflow, name: str, text: str) -> None:
+        """Log a table, and list it among the tables that the UI shows."""
+        server.log_text(self.run_id, text, name)
+        self._listed[name] = {"path": name, "type": "table"}
+        listed = [*self._listed.values()][-TABLES_LISTED:]
         server.tag(self.run_id, {TABLES_TAG: json.dumps(listed)})
 
     def sign(self, server: Mlflow) -> None:
@@ -188,18 +195,18 @@ class StageRun:
     def pages(self, server: Mlflow) -> None:
         """Plots, manifest and card."""
         names = [str(p.relative_to(self.folder)) for p in sorted(self.folder.glob(f"{PLOTS}/**/*"))]
-        for name in (*names, MANIFEST, CARD):
+        for name in (*names, MANIFEST):
             path, where = self.folder / name, "figures" if name.startswith(PLOTS) else None
             if path.is_file():
                 server.log_artifact(self.run_id, str(path), where)
+        if (card := self.folder / CARD).is_file():  # without its head, which is for the hub
+            text = re.sub(r"\A---\n.*?\n---\n\s*", "", card.read_text("utf-8"), flags=re.S)
+            server.log_text(self.run_id, text, CARD)
 
     def answers(self, server: Mlflow) -> None:
-        """The graded answers as a table: asked, written, verdict, reason."""
-        if graded := read_graded(self.folder / GRADED):
-            rows = [[getattr(g, name) for name in ANSWER_FIELDS] for g in graded]
-            table = {"columns": [*ANSWER_FIELDS], "data": rows}
-            server.log_text(self.run_id, json.dumps(table), ANSWERS)
-            self._list_tables(server, [*self._shown, ANSWERS])
+        """Every problem of an evaluation with the verdicts of its answers, as a table."""
+        if table := rows.answers_by_problem(self.folder):
+            self._table(server, ANSWERS, json.dumps(table))
 
     def checkpoint(self, server: Mlflow) -> None:
         """A stage with weights makes a model and a version of it."""
@@ -213,29 +220,44 @@ class StageRun:
             "klear.path": str(folder),
             "klear.git_commit": self.manifest.git_commit if self.manifest else "",
         }
-        server.register(tracker.experiment, tracker.name, self.run_id, tags)
+        where = tracker.experiment, tracker.name, self.run_id
+        server.register(*where, folder, tags, self.parameters)
 
     def datasets(self, server: Mlflow) -> None:
         """Rows read and rows made, by name and digest; models read."""
-        context = CONTEXTS.get(self.task.stage.partition("_")[0], "input")
-        rows_read = [(d, context) for a in self.task.inputs if (d := dataset_of(a))]
+        rows_read = [(d, self.context) for a in self.task.inputs if (d := dataset_of(a))]
         written = [(d, "output") for d in [dataset_of(self.artifact)] if d]
         server.inputs(self.run_id, rows_read + written, self._models_read(server))
+        if written and (main := rows.main_table(self.folder)):
+            self._table(server, FIRST_ROWS, json.dumps(rows.first_rows(main)))
+
+    @property
+    def context(self) -> str:
+        """What the stage reads rows for."""
+        return CONTEXTS.get(self.task.stage.partition("_")[0], "input")
 
     def metrics(self, server: Mlflow) -> None:
+        """Figures of the result; scores are those of the model and the rows, too."""
         assert self.manifest
         values = {**self.manifest.metrics, "seconds": self.manifest.seconds}
         drawn, created = curve_names(self.folder), self.manifest.made
+        measured: dict[str, str] = {}
+        if self.context == "eval":
+            for model in self._models_read(server):
+                measured["model_id"] = model
+            for data in filter(None, map(dataset_of, self.task.inputs)):
+                measured |= {"dataset_name": data.name, "dataset_digest": data.digest}
         # Of a curve the last value is there already.
-        server.log_batch(
-            self.run_id, [metric(n, v, created) for n, v in values.items() if n not in drawn]
-        )
+        points = [
+            metric(n, v, created, measured=measured) for n, v in values.items() if n not in drawn
+        ]
+        server.log_batch(self.run_id, points)
 
     def histograms(self, server: Mlflow) -> None:
         """The rollouts kept of an RL stage in one picture."""
-        path, columns = self.folder / "rollouts.parquet", ["step", "tokens", "reward"]
-        if path.exists() and (rows := pq.read_table(path, columns=columns).to_pylist()):
-            server.log_figure(self.run_id, rollout_histograms(rows), "figures/rollouts.png")
+        path, columns = self.folder / ROLLOUTS, ["step", "tokens", "reward"]
+        if path.exists() and (kept := pq.read_table(path, columns=columns).to_pylist()):
+            server.log_figure(self.run_id, rollout_histograms(kept), "figures/rollouts.png")
 
     def _models_read(self, server: Mlflow) -> list[str]:
         """The ids of the inputs that are models; one that nobody recorded is left out."""
@@ -253,13 +275,15 @@ def curve_names(folder: Path) -> set[str]:
 
 
 def dataset_of(artifact: Artifact) -> entities.Dataset | None:
-    """An artifact's rows, counted by the parquet footers; None: a checkpoint, or only pages."""
+    """An artifact's rows: their counts by the parquet footers, schema and first rows; None: a
+    checkpoint, or only pages."""
     folder = artifact.folder
-    rows = {p.stem: pq.read_metadata(p).num_rows for p in sorted(folder.glob("*.parquet"))}
-    if not rows or (folder / CHECKPOINT).exists():
+    main = rows.main_table(folder)
+    if not main or (folder / CHECKPOINT).exists():
         return None
-    main = next((name for name in MAIN if name in rows), next(iter(rows)))
+    counts = {p.stem: pq.read_metadata(p).num_rows for p in sorted(folder.glob("*.parquet"))}
     source = {"uri": str(folder), "artifact": f"{artifact.stage}/{artifact.key}"}
-    counts = {"num_rows": rows[main], **{f"rows {name}": count for name, count in rows.items()}}
-    facts = json.dumps(source), None, json.dumps(counts)
+    profile = {"num_rows": counts[main.stem], **{f"rows {n}": c for n, c in counts.items()}}
+    profile["first_rows"] = rows.first_rows(main)
+    facts = json.dumps(source), json.dumps(rows.schema_of(main)), json.dumps(profile)
     return entities.Dataset(artifact.stage, artifact.digest[:16], "local", *facts)

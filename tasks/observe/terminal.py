@@ -20,6 +20,7 @@ from ..report.run_story import duration
 
 SECONDS_BETWEEN_LINES = 30.0
 FEWEST_SECONDS = 5.0
+FEWEST_GAINED, MOST_SECONDS = 0.01, 60.0  # the first steps are slow: by them hours would be left
 """Before this long, a rate says more about the start than about the stage."""
 WAITING = "another run computes it: waiting"
 Outcome = Literal["computed", "cached", "failed", "interrupted"]
@@ -53,7 +54,9 @@ class ProgressRate:
             speed = f"{gained / seconds:,.0f}/s"
             if gained < seconds:
                 speed = f"{60 * gained / seconds:.1f}/min"
-            words.append(f"{speed}, {duration((total - done) * seconds / gained)} left")
+            words.append(speed)
+            if gained >= FEWEST_GAINED * total or seconds >= MOST_SECONDS:
+                words.append(f"{duration((total - done) * seconds / gained)} left")
         return ", ".join(filter(None, [*words, note]))
 
 

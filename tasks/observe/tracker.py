@@ -17,12 +17,14 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import requests
 
 from ...configs.settings.base import first_few, flat
+from ...configs.settings.pipeline import group_of_stage
 from ..engine.events import Event, Failed, Progress, Published, Sealing, Started, Task
 from .mlflow_client import NOTE_TAG, Mlflow, metric
 from .stage_run import StageRun
@@ -43,10 +45,12 @@ _BROKEN = (
 _LOG = logging.getLogger("klear")
 Send = Callable[[Mlflow], object]
 VIEWS = tomllib.loads(Path(__file__).with_name("views.toml").read_text(encoding="utf-8"))
-"""What stands on an experiment's page, and the view saved in it beside those of people."""
+"""What stands on an experiment's page, and the views saved in it beside those of people."""
 PAGE = VIEWS["page"]  # in which {id} is the experiment's
-CHARTS = PAGE["charts"].replace("{key}", PAGE["key"])
-ABOUT = PAGE["about"].replace("{charts}", CHARTS)
+CHARTS, SCORES = (PAGE["runs"] + PAGE[name] for name in ("charts", "scores"))
+LINKS = {"charts": CHARTS, "scores": SCORES, "runs": PAGE["runs"]}
+ABOUT = reduce(lambda text, name: text.replace(f"{{{name}}}", LINKS[name]), LINKS, PAGE["about"])
+RL = ("rl_math", "rl_code")
 
 
 class NotLogged(RuntimeError):
@@ -58,9 +62,17 @@ def tags_of(name: str) -> dict[str, str]:
     return VIEWS["tags"].get(name.partition("_")[0], {})
 
 
-def view(benchmarks: Sequence[str]) -> dict[str, Any]:
-    """The state of the experiment's page."""
-    sections = VIEWS["sections"] | {"Accuracy by stage": [[f"{name}/avg"] for name in benchmarks]}
+def learning_view(benchmarks: Sequence[str]) -> dict[str, Any]:
+    """The state of the experiment's page that draws curves."""
+    more = benchmarks if len(benchmarks) > 2 else ()  # else each is its domain
+    by_stage = [["accuracy/math"], ["accuracy/code"], *([f"{name}/avg"] for name in more)]
+    sections = {
+        title: [
+            list(dict.fromkeys(n.replace("{rl}", stage) for stage in RL for n in names))
+            for names in charts
+        ]
+        for title, charts in (VIEWS["sections"] | {"Accuracy by stage": by_stage}).items()
+    }
     charts = [
         {**VIEWS["chart"], "uuid": metrics[0], "metricSectionId": name}
         | {"metricKey": metrics[0], "selectedMetricKeys": metrics}
@@ -68,7 +80,7 @@ def view(benchmarks: Sequence[str]) -> dict[str, Any]:
         for metrics in wanted
     ]
     folded = [{"uuid": n, "name": n, "display": bool(sections[n])} for n in sections]
-    return VIEWS["view"] | {"compareRunCharts": charts, "compareRunSections": folded}
+    return VIEWS["learning"] | {"compareRunCharts": charts, "compareRunSections": folded}
 
 
 class Tracker:
@@ -122,7 +134,8 @@ class Tracker:
                 self._sync(stage_run)
 
     def _begin(self, task: Task, folder: Path) -> StageRun:
-        parameters = as_params(task.settings.model_dump(mode="json"))
+        # Under the names of the pipeline's own settings: what is equal compares as equal.
+        parameters = as_params({group_of_stage(task.stage): task.settings.model_dump(mode="json")})
         tags = tags_of(task.stage)
         begun = StageRun(self, self.run_id, task, parameters, folder, self.label(task.stage), tags)
         self._stages[task.stage] = begun
@@ -134,9 +147,9 @@ class Tracker:
 
     def label(self, stage: str) -> str:
         """A stage and what differs in its settings: `sft · epochs=0.2`."""
-        groups = (stage, stage.partition("_")[0])  # the settings of evaluate_sft are `evaluate`
-        split = ((*name.partition(".")[::2], value) for name, value in self.changed)
-        words = first_few([f"{name}={value}" for group, name, value in split if group in groups])
+        own = f"{group_of_stage(stage)}."
+        changed = [(n.removeprefix(own), v) for n, v in self.changed if n.startswith(own)]
+        words = first_few([f"{name}={value}" for name, value in changed])
         return f"{stage} · {', '.join(words)}" if words else stage
 
     def put(self, name: str, send: Send) -> None:
@@ -200,10 +213,16 @@ class Tracker:
         # Else MLflow opens it in its mode for LLM applications.
         return f"{page}?workflowType=machine_learning" if run_id and self.uri[:4] == "http" else ""
 
-    def save_view(self, benchmarks: Sequence[str]) -> None:
-        """The experiment's view of its runs as charts; `view_url` opens it."""
-        saved = (self.experiment, PAGE["key"], PAGE["name"], view(benchmarks))
-        self.put("the view", lambda server: server.save_view(*saved))
+    def stage_url(self, stage: str) -> str:
+        """The page of a stage of this run; '' before its run is there."""
+        begun = self._stages.get(stage)
+        return self.run_url(begun.run_id) if begun else ""
+
+    def save_views(self, benchmarks: Sequence[str]) -> None:
+        """The experiment's views of its runs: as charts, which `view_url` opens, and by score."""
+        for name, state in (("Learning", learning_view(benchmarks)), ("Scores", VIEWS["scores"])):
+            saved = (self.experiment, f"klear-{name.lower()}", name, state)
+            self.put(f"the view {name}", lambda server, saved=saved: server.save_view(*saved))
 
     def view_url(self) -> str:
         """The experiment's runs as charts in the MLflow UI; '' without a server."""
@@ -229,8 +248,10 @@ class Tracker:
             with suppress(FileNotFoundError):
                 self.attempt(name, send)
             with self._changed:
-                if self._unsent[name] is send:  # else more has happened since
+                if self._unsent[name] is send:
                     del self._unsent[name]
+                else:  # more has happened since: it goes behind the others
+                    self._unsent[name] = self._unsent.pop(name)
                 self._changed.notify_all()
 
     def attempt(self, name: str, send: Send) -> bool:

@@ -1,10 +1,7 @@
 """What a run would do, stage by stage, why, and what it will take: time, tokens, GPU-hours, disk
-and money, by measured rates where the store has them, else by FLOPs and named assumptions.
-
-A stage whose inputs are all in the store has a key, so its result is there or not. Below a stage
-that must compute, keys are not known yet: those stages compute unless the new rows turn out to
-be the old ones.
-"""
+and money, by measured rates where the store has them, else by FLOPs and named assumptions. A stage
+whose inputs are all in the store has a key, so its result is there or not; those below one that
+must compute compute too, unless the new rows turn out to be the old ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,20 +31,14 @@ from ..store.store import Artifact
 from .work import ForecastInput, PastResult, StoreHistory, Workload, cost_model_of
 
 PARALLEL = ("tensor_parallel", "data_parallel")
-ROWS_A_SECOND = 20_000.0
-"""Of a data stage on one core, where a store has measured none."""
+ROWS_A_SECOND = 20_000.0  # Of a data stage on one core, where a store has measured none.
 NO_MACHINES = Topology()
-ROWS = ("kept", "samples")
-"""Counts of a result's rows, whichever it has."""
-ASSUMED = "assumed"
-"""Among the counts of a forecast: 1 where they rest on an assumption."""
+ROWS = ("kept", "samples")  # Counts of a result's rows, whichever it has.
+ASSUMED = "assumed"  # Among the counts of a forecast: 1 where they rest on an assumption.
 
 
 class Planner:
-    """Looks at stages instead of computing them: `stages` holds what each would do, in order.
-
-    `topology` and `base` say on which machines, from which model: for time and GPU-hours.
-    """
+    """Looks at stages instead of computing them: `stages` holds what each would do, in order."""
 
     def __init__(
         self, run: Run, topology: Topology = NO_MACHINES, base: BaseModelSettings | None = None
@@ -59,8 +50,7 @@ class Planner:
     def plan_stage(
         self, stage: Stage, inputs: tuple[Artifact, ...], settings: Settings
     ) -> Artifact:
-        """The published result, or an artifact without a digest where one must be made; its
-        metrics are then the counts that the forecast expects."""
+        """The published result, or one without a digest, whose metrics are expected counts."""
         name, store = stage.name, self._run.store
         names = tuple(i.stage for i in inputs)
         unknown = [i.stage for i in inputs if i.digest == UNKNOWN]
@@ -70,12 +60,8 @@ class Planner:
             past = PastResult(store.manifest(result), result.folder)
             kind = cost_model_of(stage.body.__name__)
             tokens = kind.done(past) if kind.unit == "model" else past.sum("tokens")
-            figures = (
-                result.seconds,
-                past.manifest.bytes,
-                tokens or None,
-                result.metrics.get("cost"),
-            )
+            cost = result.metrics.get("cost")
+            figures = result.seconds, past.manifest.bytes, tokens or None, cost
             counts = {n: v for n, v in result.metrics.items() if n in (*ROWS, *GOLDS)}
             reused = PlannedStage(name, "reuse", "", *figures, inputs=names, counts=counts)
             self.stages.append(reused)
@@ -136,29 +122,29 @@ class Forecaster:
         done = kind.done(s.past) if s.past and body not in ("sft", "rl") else 0.0  # not weights
         assumed = bool(s.used or work.remark) or any(i.metrics.get(ASSUMED) for i in inputs)
         count = self._gpus(body, settings)
-        rate = next(filter(None, (self.rate(body, p, count) for p in alike)), None)
-        binds, price = work.remark, ""
+        near = sorted(alike, key=lambda p: sizes_apart(kind.done(p), work.amount))
+        rate = next(filter(None, (self.rate(body, p, count) for p in near)), None)
+        price = ""
         if isinstance(settings, SampleSettings) and settings.engine.kind == "openai":
             engine = settings.engine
             rate = self._endpoint(engine, alike)
             unpriced = f"none known of {engine.model} at {engine.base_url}"
             price = engine.prices.source if engine.prices else unpriced
-        seconds = work.amount / rate if rate else self._by_assumptions(body, s, work, count)
+        seconds = work.amount / rate if rate else self._by_flops(body, s, work, count)
         gpu_hours = seconds * count / 3600 if seconds is not None and count else None
         cost = (gpu_hours or 0.0) * (self.topology.gpu_hour_price or 0.0)
         if isinstance(settings, SampleSettings):
             cost += cost_of(settings.engine, work.prompt_tokens, work.tokens or 0.0) or 0.0
         size = s.past.manifest.bytes * work.amount / done if s.past and done else work.bytes
+        figures = {"seconds": seconds, "bytes": size, "tokens": work.tokens, "gpu_hours": gpu_hours}
+        figures |= {"cost": cost or None}
+        amounts: Any = {n: v for n, v in figures.items() if v is not None and not math.isnan(v)}
         return PlannedStage(
             stage.name,
-            seconds=_or_none(seconds),
-            bytes=_or_none(size),
-            tokens=_or_none(work.tokens),
-            gpu_hours=_or_none(gpu_hours),
-            cost=_or_none(cost) or None,
-            unknown=_or_none(work.amount) is None,
+            **amounts,
+            unknown=math.isnan(work.amount),
             assumptions=tuple(s.used),
-            binds=binds,
+            binds=work.remark,
             prices=price,
             assumed=assumed or not rate or bool(s.used),
             counts={**work.counts, ASSUMED: float(assumed)},
@@ -193,7 +179,6 @@ class Forecaster:
         return rate * wanted / devices if wanted and self.topology.gpus else rate
 
     def _gpus(self, body: str, settings: Any) -> int:
-        """GPUs that the stage keeps busy; 0: none."""
         everything = self.topology.gpus or (split(gpus())[0] if gpus() else 0)
         if body in ("sft", "rl"):
             return (body == "rl" and self.topology.rl_gpus) or everything
@@ -213,16 +198,11 @@ class Forecaster:
                     return rate
         return None
 
-    def _by_assumptions(
-        self, body: str, s: ForecastInput, work: Workload, count: int
-    ) -> float | None:
+    def _by_flops(self, body: str, s: ForecastInput, work: Workload, count: int) -> float | None:
         """Seconds; None where nothing is known. A model takes 2·N FLOPs a token that it generates
         and 6·N one that it is trained on, which RL looks at first: 8·N."""
-        unit = (
-            "model"
-            if body == "distill" and is_local(s.settings.engine)
-            else cost_model_of(body).unit
-        )
+        kind = cost_model_of(body).unit
+        unit = "model" if body == "distill" and is_local(s.settings.engine) else kind
         if body == "judge":
             return self._judging(s, work.amount)
         if unit != "model":  # nobody knows how fast an endpoint is
@@ -246,8 +226,10 @@ class Forecaster:
         return answers / (s.assume("judged_per_core") * workers)
 
 
-def _or_none(figure: float | None) -> float | None:
-    return None if figure is None or math.isnan(figure) else figure
+def sizes_apart(one: float, other: float) -> float:
+    """How often one amount of work is to be doubled to be the other, in whole numbers: the rate of
+    a short stage is that of its start."""
+    return abs(round(math.log2(one / other))) if one > 0 and other > 0 else math.inf
 
 
 def _alike(body: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:

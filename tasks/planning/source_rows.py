@@ -1,8 +1,6 @@
 """What a plan learns from the sources before anybody collects them: how many problems they hold,
-how long these and their published answers are, and how many golds nobody can match.
-
-Local files are read as `collect` reads them: small ones whole, of large ones the first rows, and
-their lines are counted. Of the hub only what the catalogue has counted is known.
+how long these and their answers are, and how many golds nobody can match. Small local files are
+read whole, of large ones the first rows; of the hub only what the catalogue has counted is known.
 """
 
 import re
@@ -25,14 +23,10 @@ from ...eval.records.tables import column, count_rows
 from ...training.engines.recorded import Recording, recordings
 from ..data.sources import GOLDS, Collected, checked, is_wanted, kind_of_gold
 
-MOST_READ = 2 << 20
-"""Bytes of a file that is read whole; unpacked text may be ten times as long."""
-FIRST_ROWS = 2_000
-"""That are read of a larger one."""
-SAMPLE = 400
-"""Rows of a source, evenly spread, that are made into problems."""
-CHAT_TOKENS = 12
-"""That a chat template puts around prompt and answer."""
+MOST_READ = 2 << 20  # Bytes of a file that is read whole; unpacked text may be ten times as long.
+FIRST_ROWS = 2_000  # That are read of a larger one.
+SAMPLE = 400  # Rows of a source, evenly spread, that are made into problems.
+CHAT_TOKENS = 12  # That a chat template puts around prompt and answer.
 _TOKEN = re.compile(r"[^\W\d_]+|\d|[^\w\s]+|_|\n+| {2,}")
 
 
@@ -41,18 +35,15 @@ class SourceFacts(NamedTuple):
 
     problems: float = nan
     prompt_tokens: float = nan
-    answers: float = 0.0
-    """Published, a problem"""
+    answers: float = 0.0  # Published, a problem
     answer_tokens: float = nan
-    golds: Mapping[str, float] = MappingProxyType({})
-    """Of each kind of `GOLDS`: how many"""
+    golds: Mapping[str, float] = MappingProxyType({})  # Of each kind of `GOLDS`: how many
     estimated: bool = False
 
 
 def count_tokens(text: str) -> int:
     """Without a tokenizer: words, digits, runs of other signs and of line breaks. Of 15 fields of
-    GSM8K, MATH, AIME, MBPP, LeetCode and long thoughts it is within 14% of the counts of Qwen3,
-    SmolLM2 and DeepSeek-V3."""
+    public datasets it is within 14% of the counts of Qwen3, SmolLM2 and DeepSeek-V3."""
     return sum(1 for _ in _TOKEN.finditer(text))
 
 
@@ -140,8 +131,7 @@ def _mean_tokens(texts: Sequence[str]) -> float:
 
 @lru_cache(maxsize=16)
 def recorded_answers(engine: str) -> tuple[float, float]:
-    """How many answers an engine's files hold (infinite: more than were read), and their mean
-    tokens; `engine`: its settings as JSON."""
+    """How many answers an engine's files hold (inf: more than were read), and mean tokens."""
     settings, most = EngineSettings.model_validate_json(engine), 5 * SAMPLE
     with suppress(ConfigError, OSError, ValueError):
         read = list(islice(recordings(settings), most))

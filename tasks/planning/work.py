@@ -22,22 +22,18 @@ from ..store.lineage import of_last_run
 from ..store.store import MANIFEST, Artifact, Manifest, Store, read_manifest
 from .source_rows import facts_of_source, recorded_answers, rows_in, stored_tokens
 
-KEPT = "kept/"
-"""Begins the count of a source; NaN where nobody has counted it."""
+KEPT = "kept/"  # Begins the count of a source; NaN where nobody has counted it.
 PROMPT, ANSWER, ANSWERS = "mean_prompt_tokens", "answer_tokens", "published_answers"
-"""Means of a problem's or an example's tokens, and published answers a problem; after them, as
-after `KEPT`, the source."""
+"""Means of tokens, and published answers a problem; after them, as after `KEPT`, the source."""
 MODELS_KEPT = "models_kept"
 SAVED = "saved_tokens"
 """Of answers that nobody has to generate, since they or their pass rates are published."""
-CURATED = 16
-"""Answers to an RL prompt that a published pass rate stands for (§3.2.1)."""
+CURATED = 16  # Answers to an RL prompt that a published pass rate stands for (§3.2.1).
 PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
 # On disk, as compressed parquet.
 BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_PER_SCORE = 1.5, 1_000.0, 10.0
 ROWS_READ = ("kept", "rejected", "easy", "hard", "unrated")
-FREE = ("scripted", "recorded")
-"""Engines that ask no model."""
+FREE = ("scripted", "recorded")  # Engines that ask no model.
 MOST_READ = 40
 """Manifests of a stage that are read, the newest: a plan stays fast in a store of thousands."""
 MODELS = ("base", "sft", "rl_math", "rl_code")
@@ -45,8 +41,6 @@ MODELS = ("base", "sft", "rl_math", "rl_code")
 
 @dataclass(frozen=True)
 class PastResult:
-    """One published result."""
-
     manifest: Manifest
     folder: Path
 
@@ -121,8 +115,7 @@ class Workload:
     tokens: float | None = None
     prompt_tokens: float = 0.0
     trained_tokens: float = 0.0
-    remark: str = ""
-    """What only a part was read of, so that the counts are estimates."""
+    remark: str = ""  # What only a part was read of, so that the counts are estimates.
 
 
 @dataclass(frozen=True)
@@ -134,8 +127,7 @@ class ForecastInput:
     past: PastResult | None
     facts: ModelFacts | None
     assumptions: Assumptions
-    used: list[str] = field(default_factory=list)
-    """Names of the assumptions that were used."""
+    used: list[str] = field(default_factory=list)  # Names of the assumptions that were used.
 
     def assume(self, name: str) -> float:
         """NaN where the profile assumes nothing."""
@@ -154,8 +146,7 @@ class ForecastInput:
         return self.past.sum(total) / count if self.past and count else 0.0
 
     def tokens(self, name: str, mean: float, at_most: int) -> float:
-        """Of a mean prompt or answer: its measured `mean` (0 and NaN: none), else assumed, else as
-        many as the settings allow, which is then printed among the assumptions."""
+        """A mean length: the measured, else the assumed, else what settings allow, so printed."""
         if not mean > 0:
             mean = self.assume(name)
             if name not in self.used:
@@ -187,29 +178,24 @@ def collect(s: ForecastInput) -> Workload:
     settings, counts, guessed = s.settings, dict[str, float](), list[str]()
     for place in range(len(settings.sources)):
         source = settings.to_read(place)
-        facts = facts_of_source(source, Path(settings.root))
-        counts[KEPT + source.name] = facts.problems
-        counts[f"{PROMPT}/{source.name}"] = facts.prompt_tokens
-        counts[f"{ANSWERS}/{source.name}"] = facts.answers
-        counts[f"{ANSWER}/{source.name}"] = facts.answer_tokens
+        name, facts = source.name, facts_of_source(source, Path(settings.root))
+        counts |= {KEPT + name: facts.problems, f"{PROMPT}/{name}": facts.prompt_tokens}
+        counts |= {f"{ANSWERS}/{name}": facts.answers, f"{ANSWER}/{name}": facts.answer_tokens}
         for kind, count in facts.golds.items():
             counts[kind] = counts.get(kind, 0.0) + round(count)
-        guessed += [source.name] if facts.estimated else []
-    numbers = [n for name, n in counts.items() if name.startswith(KEPT)]
-    rows = sum(numbers)  # NaN where one is
+        guessed += [name] if facts.estimated else []
+    rows = sum(n for name, n in counts.items() if name.startswith(KEPT))  # NaN where one is
     remark = f"of {', '.join(guessed)} a part was read" if guessed else ""
     return Workload(rows, rows * BYTES_PER_ROW, {**counts, "kept": rows}, remark=remark)
 
 
 def filter_workload(s: ForecastInput, share: float | None = None) -> Workload:
-    """Filters: the counts of the first input, less the share that an earlier result lost; without
-    one all rows stay, unless a `share` is assumed."""
+    """Filters: counts of the first input, less the share lost before; else a `share` stays."""
     share = s.mean("kept", "kept", "rejected") or (1.0 if share is None else share)
     rows, upstream = s.count(0, "kept"), s.inputs[0].metrics
     counts = {n: v * share for n, v in upstream.items() if n.startswith(KEPT) or n == "kept"}
-    counts |= {
-        n: v for n, v in upstream.items() if n.partition("/")[0] in (PROMPT, ANSWERS, ANSWER)
-    }
+    means = (PROMPT, ANSWERS, ANSWER)
+    counts |= {n: v for n, v in upstream.items() if n.partition("/")[0] in means}
     return Workload(rows, rows * share * BYTES_PER_ROW, counts)
 
 
@@ -233,8 +219,7 @@ def filter_tests(s: ForecastInput) -> Workload:
 
 
 def distill(s: ForecastInput) -> Workload:
-    """Answers: prompts × samples, each of the mean length of an earlier run, of the recordings, or
-    of the assumed."""
+    """Answers: prompts × samples, as long as in an earlier run, recorded or assumed."""
     settings, engine = s.settings, s.settings.engine
     names, per_prompt = settings.sources, float(settings.samples_per_prompt)
     published = engine.origin == "catalogue"
@@ -249,10 +234,8 @@ def distill(s: ForecastInput) -> Workload:
         traces = s.inputs[-1].folder / "traces.parquet"
         length, number = s.mean_of(ANSWER, names), s.mean_of(ANSWERS, names)
         if isnan(length):
-            length, number = (
-                stored_tokens(traces, "text"),
-                rows_in(traces) / (s.count(-1, "kept") or nan),
-            )
+            length = stored_tokens(traces, "text")
+            number = rows_in(traces) / (s.count(-1, "kept") or nan)
         if not isnan(length):
             each, per_prompt = length, min(per_prompt, number)
         each = each or s.assume("answer_tokens")
@@ -298,10 +281,11 @@ def sft(s: ForecastInput) -> Workload:
     epochs, examples = s.settings.epochs, s.inputs[1].folder / "kept.parquet"
     prompt, answer = s.count(1, PROMPT), s.count(1, ANSWER)
     answer = answer or stored_tokens(examples, "response")
-    if s.past and not answer > 0:
+    prompt = prompt if prompt > 0 else stored_tokens(examples, "prompt")
+    unsaid = s.assumptions.prompt_tokens is None and not prompt > 0
+    if s.past and (unsaid or not answer > 0):
         places = s.past.sum("steps") * s.past.settings["batch_tokens"] / s.past.settings["epochs"]
     else:
-        prompt = prompt if prompt > 0 else stored_tokens(examples, "prompt")
         prompt = prompt if prompt > 0 else s.assume("prompt_tokens")
         answer = answer if answer > 0 else s.assume("answer_tokens")
         each = s.tokens("answer_tokens", prompt + answer, s.settings.max_length)
@@ -321,13 +305,9 @@ def rl(s: ForecastInput) -> Workload:
     answer = s.tokens("answer_tokens", before or learnt, settings.max_tokens)
     prompt = s.tokens("prompt_tokens", s.mean_of(PROMPT, (), 1), settings.max_prompt_tokens)
     kept = float((settings.steps - 1) // settings.keep_every if settings.keep_every else 0)
-    return Workload(
-        rollouts * answer,
-        s.weights(1.0 + kept),
-        {"rollouts": rollouts, MODELS_KEPT: kept, ANSWER: learnt},
-        rollouts * answer,
-        trained_tokens=trained * (prompt + answer),
-    )
+    tokens, counts = rollouts * answer, {"rollouts": rollouts, MODELS_KEPT: kept, ANSWER: learnt}
+    updated = trained * (prompt + answer)
+    return Workload(tokens, s.weights(1.0 + kept), counts, tokens, trained_tokens=updated)
 
 
 def evaluate(s: ForecastInput) -> Workload:
@@ -365,8 +345,7 @@ class CostModel:
     work: Callable[[ForecastInput], Workload]
     done: Callable[[PastResult], float] = lambda past: past.sum(*ROWS_READ)
     """How much work an earlier result was, in the units of `work`."""
-    stages: tuple[str, ...] = ()
-    """That are this kind, where they are not called by it."""
+    stages: tuple[str, ...] = ()  # That are this kind, where they are not called by it.
     alike: tuple[str, ...] = ()
     """Settings in which two results agree if the rate of one tells about the other."""
     unit: Literal["rows", "model", "once"] = "rows"

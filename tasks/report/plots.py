@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-STYLE = Path(__file__).with_name("templates") / "plots.mplstyle"
+STYLE = Path(__file__).with_suffix(".mplstyle")
 FEWEST_SMOOTHED = 10  # points of a curve
+WIDEST_EFFECT = 26.0  # points to either side of 0 in a forest plot
+VERDICT_COLOURS = {"confirmed": "#14595b", "reversed": "#a8432f", "not seen": "#9b9587"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,58 @@ def curve_plot(
         if legend:
             axes.legend(loc="upper left")
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return svg.getvalue()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A row of a forest plot: a difference with its interval, beside those of the paper."""
+
+    group: str
+    label: str
+    points: float
+    low: float
+    high: float
+    verdict: str
+    papers: Sequence[float] = ()
+
+
+def forest_plot(effects: Sequence[Effect]) -> str:
+    """Effects in groups from top to bottom, each below its label, as wide as a phone. An interval
+    that is wider than the picture ends in an arrow."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    groups = list(dict.fromkeys(e.group for e in effects))
+    lines = len(effects) + 0.8 * len(groups) + 2
+    svg, y, edge = io.StringIO(), -0.2, WIDEST_EFFECT
+    with matplotlib.rc_context(fname=STYLE):
+        figure = Figure(figsize=(4.0, 0.33 * lines), layout="constrained")
+        axes = figure.add_subplot()
+        for group in groups:
+            axes.text(-edge, y, group, weight="bold", va="center")
+            y -= 0.8
+            for e in (e for e in effects if e.group == group):
+                colour = VERDICT_COLOURS[e.verdict]
+                axes.text(-edge, y, e.label, size=8, va="center")
+                axes.plot(np.clip((e.low, e.high), -edge, edge), (y - 0.42,) * 2, color=colour)
+                ends = [(e.low < -edge, -edge, "<"), (e.high > edge, edge, ">")]
+                marks = [(x, mark) for beyond, x, mark in ends if beyond]
+                for x, mark in [*marks, (float(np.clip(e.points, -edge, edge)), "o")]:
+                    axes.plot(x, y - 0.42, mark, color=colour, ms=4)
+                for x in e.papers:
+                    axes.plot(x, y - 0.42, "D", mfc="none", color="#c7762e", ms=4.5)
+                y -= 1
+        axes.axvline(0, color="#5b6675", lw=0.8, zorder=0)
+        axes.set(xlim=(-edge - 1, edge + 1), ylim=(y - 0.1, 0.4), yticks=[])
+        axes.spines.left.set_visible(False)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel("points of accuracy, 95 % interval; ◇ the paper's")
+        for word, colour in VERDICT_COLOURS.items():
+            axes.plot([], [], "o-", color=colour, ms=4, label=word)
+        figure.legend(loc="outside upper left", ncols=3, handlelength=1.2, columnspacing=1.0)
+        plain: Any = {"format": "svg", "metadata": {"Date": None, "Creator": None}}
+        figure.savefig(svg, facecolor="white", **plain)  # GitHub shows it on black, too
     return svg.getvalue()
 
 

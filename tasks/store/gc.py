@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from .lineage import ancestors, manifests_here
@@ -75,7 +76,8 @@ def _left_behind(store: Store, oldest_kept: float) -> Iterator[Garbage]:
     """Work folders that nobody holds any more, and what a kill left of a removal."""
     for pattern, why in ((".work/*/*", "an interrupted stage"), (".trash/*", "half removed")):
         for path in sorted(store.root.glob(pattern)):
-            files = [f for f in path.rglob("*") if f.is_file()]
-            if max(f.stat().st_mtime for f in (path, *files)) < oldest_kept:
-                size = sum(f.stat().st_size for f in files)
-                yield Garbage(str(path.relative_to(store.root)), size, why)
+            with suppress(FileNotFoundError):  # somebody works in it
+                files = [f for f in path.rglob("*") if f.is_file()]
+                if max(f.stat().st_mtime for f in (path, *files)) < oldest_kept:
+                    size = sum(f.stat().st_size for f in files)
+                    yield Garbage(str(path.relative_to(store.root)), size, why)

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
 
 from ...configs.settings.base import MOST_SHOWN
-from ...configs.settings.explain import ConfigError
+from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.pipeline import STAGES
 from .shared import SharedStore, parsed
 from .store import MANIFEST, InputRef, Manifest, Store
@@ -100,6 +101,10 @@ class CompleteRun(BaseModel, frozen=True):
     mlflow_run: str
     report: str
     """The key."""
+    source: str = ""
+    """The profile as it was named: the path of a file."""
+    overrides: tuple[str, ...] = ()
+    """What it changed of its profile."""
 
 
 def note_complete(store: Store, run: CompleteRun) -> None:
@@ -115,6 +120,25 @@ def complete_runs(store: Store) -> list[CompleteRun]:
     path = store.root / COMPLETE
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [CompleteRun.model_validate_json(line) for line in reversed(lines)]
+
+
+def run_of(store: Store, result: Manifest) -> CompleteRun | None:
+    """The last complete run that has the result as its report, else one that computed it."""
+    runs = complete_runs(store)
+    reports = (r for r in runs if (result.stage, result.key) == ("report", r.report))
+    computed = (r for r in runs if r.mlflow_run == result.pipeline_run)
+    return next(chain(reports, computed), None)
+
+
+def find_run(store: Store, which: str) -> CompleteRun:
+    """The last complete run of this name or id, `latest`: of all; raises ConfigError."""
+    runs = complete_runs(store)
+    for run in runs:
+        if which in (LATEST, run.name, run.flow_run, run.mlflow_run):
+            return run
+    names = [*dict.fromkeys(r.name for r in runs)]
+    choice = f"{nearest(which, names)} (complete are: {', '.join(names[:MOST_SHOWN]) or 'none'})"
+    raise ConfigError([f"no run {which} is complete (until its report){choice}"])
 
 
 def of_last_run(store: Store) -> set[tuple[str, str]]:

@@ -14,7 +14,6 @@ import hashlib
 import logging
 import os
 import shutil
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +73,9 @@ class ObjectStore:
         if isinstance(inner, LocalFileSystem):
             inner.auto_mkdir = True  # objects have no folders; files do
         self._fs = DirFileSystem(base, inner, skip_instance_cache=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url,)  # connections and `auto_mkdir` do not travel
 
     def read(self, name: str) -> bytes | None:
         """One small object; None if there is none."""
@@ -153,6 +155,8 @@ def open_store(machine: Machine) -> Store:
 
 class SharedStore(Store):
     """The folder `root` in front of the object store at `url` (`s3://bucket/folder`, `gs://…`)."""
+
+    is_shared = True
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root)
@@ -255,30 +259,35 @@ class SharedStore(Store):
 
     def _copy(self, stage: str, key: str) -> Manifest:
         """Bring the shared result here and publish it by one rename."""
-        name, work = f"{stage}/{key}", self.root / ".trash" / f"fetch-{uuid.uuid4().hex}"
+        name, work = f"{stage}/{key}", self.root / ".trash" / f"fetch-{stage}-{key}"
         text = self.objects.read(f"{name}/{MANIFEST}")
         manifest = parsed(text)
         if text is None or manifest is None:
             raise FileNotFoundError(
                 f"{name} is not in {self.objects.url}; the next run that makes it computes it again"
             )
-        work.mkdir(parents=True)
-        try:
-            self.objects.download(work, manifest.files, f"{name}/{_upload(manifest)}")
-            (work / MANIFEST).write_bytes(text)
-            self.discard(stage, key)
-            self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
-            work.rename(self.folder(stage, key))
-        except ObjectDamaged:
-            self._withdraw(name, manifest)
-            raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+        with self.lock(f".trash-{work.name}"):  # `gc` leaves it alone
+            shutil.rmtree(work, ignore_errors=True)  # of one that was killed
+            work.mkdir(parents=True)
+            try:
+                self.objects.download(work, manifest.files, f"{name}/{_upload(manifest)}")
+                (work / MANIFEST).write_bytes(text)
+                self.discard(stage, key)
+                self.folder(stage, key).parent.mkdir(parents=True, exist_ok=True)
+                work.rename(self.folder(stage, key))
+            except ObjectDamaged:
+                self._withdraw(name, manifest)
+                raise
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
         return manifest
 
     def _withdraw(self, name: str, manifest: Manifest) -> None:
-        """Take a result out of the object store, its manifest first: nobody finds half of it."""
-        self.objects.remove(f"{name}/{MANIFEST}")
+        """Take a result out of the object store, its manifest first: nobody finds half of it. One
+        that another machine has put in its place meanwhile stays."""
+        theirs = parsed(self.objects.read(f"{name}/{MANIFEST}"))
+        if theirs is None or _upload(theirs) == _upload(manifest):
+            self.objects.remove(f"{name}/{MANIFEST}")
         self.objects.remove(f"{name}/{_upload(manifest)}")
 
 

@@ -185,6 +185,8 @@ Seal = Callable[[Manifest, Path], Manifest]
 class Store:
     """Content-keyed results below one local folder."""
 
+    is_shared = False
+
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
@@ -228,12 +230,13 @@ class Store:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # Last: whatever fails before (a full disk), the same key continues from it.
-        shutil.rmtree(work / SCRATCH, ignore_errors=True)
+        # Renames alone: whatever fails or ends it before (a full disk), the same key continues.
         target = self.folder(manifest.stage, manifest.key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self.discard(manifest.stage, manifest.key)
+        replaced = self._out_of_sight(target)
         os.replace(work, target)
+        for folder in (replaced, target / SCRATCH):
+            shutil.rmtree(folder, ignore_errors=True)
         return self._artifact(manifest, target)
 
     def fetch(self, ref: Artifact | InputRef | Manifest) -> None:
@@ -245,12 +248,15 @@ class Store:
 
     def discard(self, stage: str, key: str) -> None:
         """Remove a published result: first out of sight by a rename, then for good."""
-        folder = self.folder(stage, key)
+        shutil.rmtree(self._out_of_sight(self.folder(stage, key)), ignore_errors=True)
+
+    def _out_of_sight(self, folder: Path) -> Path:
+        """Where the folder, if there is one, is after one rename, for removal."""
+        trash = self.root / ".trash" / uuid.uuid4().hex
         if folder.exists():
-            trash = self.root / ".trash" / uuid.uuid4().hex
             trash.parent.mkdir(parents=True, exist_ok=True)
             os.replace(folder, trash)
-            shutil.rmtree(trash, ignore_errors=True)
+        return trash
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:

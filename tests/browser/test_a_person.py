@@ -4,19 +4,29 @@ import json
 import re
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
 
 import psutil
 import pytest
 from cockpit import Cockpit
 from home import eventually
 from playwright.sync_api import Page, Request, expect
-from prefect_pages import RunPage, open_form
+from prefect_pages import Form, RunPage, open_form
 from processes import commanded
 
 from tests.endpoint.conftest import MODEL, Endpoint, serving
 
-RATE = "sft_learning_rate"
+RATE, RATE_SET = "sft_learning_rate", "sft.learning_rate"
+LOAD = """
+import mlflow, sys
+mlflow.set_tracking_uri(sys.argv[1])
+print(type(mlflow.transformers.load_model("models:/klear-tiny@best").model).__name__)
+"""
 TO_THE_MIDDLE = "box => box.scrollIntoView({block: 'center'})"
 # whole runs, on a machine that may do other things too
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_800)]
@@ -141,6 +151,10 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished
     is_drawn = "picture => picture.complete && picture.naturalWidth > 0"
     assert all(picture.evaluate(is_drawn) for picture in pictures.all())
     shot("report")
+    visit(page, place, finished.flow_run).open_artifact("klear-lineage")
+    expect(page.get_by_role("columnheader", name="why it was computed")).to_be_visible()
+    sft = page.get_by_role("row", name=re.compile("^sft "))
+    expect(sft.first).to_contain_text("select")
     visit(page, place, finished.flow_run).open_artifact("klear-mlflow")
     link = page.get_by_role("link", name=re.compile("MLflow"))
     (mlflow_run,) = place.tagged("prefect.flow_run_id", finished.flow_run)
@@ -153,17 +167,27 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished
     shot("mlflow_run")
 
 
-def test_the_charts_of_an_experiment_open_from_its_description(
-    place: Cockpit, page: Page, finished: Ended, shot
+@pytest.mark.parametrize(("view", "role", "shown"), [
+    ("Charts", "heading", ["accuracy/math", "rl_math/reward/mean vs rl_code/reward/mean"]),
+    ("Scores", "columnheader", ["accuracy/math", "accuracy/code"]),
+])  # fmt: skip
+def test_the_views_of_an_experiment_open_from_its_description(
+    view: str,
+    role: Literal["heading", "columnheader"],
+    shown: list[str],
+    place: Cockpit,
+    page: Page,
+    finished: Ended,
+    shot,
 ) -> None:
     page.goto(f"{place.mlflow_url}/#/experiments/{place.experiment('tiny')}/runs")
-    link = page.get_by_role("link", name="Charts", exact=True)  # it opens in a new tab
+    link = page.get_by_role("link", name=view, exact=True)  # it opens in a new tab
     href = link.get_attribute("href")
     page.goto("about:blank")
     page.goto(f"{place.mlflow_url}/{href}")
-    for chart in ("countdown_test/avg", "by_example_test/avg", "reward/mean"):
-        expect(page.get_by_role("heading", name=chart, exact=True)).to_be_visible()
-    shot("mlflow_charts")
+    for name in shown:
+        expect(page.get_by_role(role, name=name, exact=True).first).to_be_visible()
+    shot(f"mlflow_{view.lower()}")
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +197,7 @@ def retried(place: Cockpit, page: Page, finished: Ended, shot) -> Ended:
     form.number("rl_code_learning_rate").fill("0.001")
     flow_run = form.start().flow_run
     away_until(page, place, flow_run, "rl_code")
-    (engine,) = commanded("prefect", place.processes_of_runs())
+    (engine,) = commanded("-m prefect", place.processes_of_runs())
     engine.send_signal(signal.SIGKILL)
     assert eventually(lambda: not place.processes_of_runs(), 60)
     run = visit(page, place, flow_run)
@@ -227,6 +251,34 @@ def test_a_stage_from_its_form_is_suspended_and_resumed_to_one_training(
     assert f"sft · {change}" in name, "the name that the form made up was kept"
 
 
+def test_a_stage_is_run_again_from_the_page_of_its_run(place, page, finished, shot) -> None:
+    visit(page, place, finished.flow_run).open_artifact("klear-stages")
+    row = page.get_by_role("row", name=re.compile(r"^sft "))
+    expect(row).to_be_visible()
+    shot("stages")
+    page.goto(row.get_by_role("link", name="rerun this stage").get_attribute("href") or "")
+    form = Form(page, form_schema(place, "stage"))
+    expect(form.field("changes").locator("textarea")).to_have_value(f"{RATE_SET}=0.002")
+    expect(form.field("inputs_as_of").locator("textarea")).to_have_value(re.compile("^sft/"))
+    flow_run = form.start().flow_run
+    assert place.ended(flow_run)["state_name"] == "Completed"
+    assert place.states(flow_run) == {"sft": ["Cached"]}
+
+
+def test_a_form_is_submitted_in_the_updated_ui_and_only_plans(place, page, finished, shot) -> None:
+    tiny = place.deployment("tiny")
+    values = quote(json.dumps({**tiny["parameters"], "plan_only": True}))
+    page.goto(f"{place.prefect}/v2/deployments/deployment/{tiny['id']}/run?parameters={values}")
+    expect(page.get_by_text("lm_weight").first).to_be_visible()
+    shot("updated_ui")
+    with page.expect_response("**/create_flow_run") as answer:
+        page.get_by_role("button", name="Submit", exact=True).click()
+    run = place.ended(answer.value.json()["id"])
+    assert run["name"] == "plan of tiny-seed0"
+    assert place.artifacts(run["id"]) == {"klear-plan"}
+    assert "Last plan: 20" in place.deployment("tiny")["description"]
+
+
 def test_a_wrong_change_fails_its_run_with_the_fix_in_the_log(place: Cockpit, page: Page) -> None:
     form = tiny_form(page, place)
     form.field("changes").locator("textarea").fill("sft.min_learning_rate=5")
@@ -238,7 +290,7 @@ def test_a_wrong_change_fails_its_run_with_the_fix_in_the_log(place: Cockpit, pa
 
 def test_a_run_of_the_command_line_is_copied_to_a_new_one_in_the_browser(place, page, finished):
     place.klear("run", "tiny", "--set", "sft.learning_rate=0.002")
-    typed = max(place.named("tiny-seed0 · sft.learning_rate=0.002"), key=lambda r: r["created"])
+    typed = max(place.named("sft.learning_rate=0.002 · tiny-seed0"), key=lambda r: r["created"])
     run = visit(page, place, typed["id"])
     run.tab("task-runs")
     for stage in ("data: dedup", "SFT: sft", "RL: rl_math", "evaluation: evaluate_sft"):
@@ -249,8 +301,8 @@ def test_a_run_of_the_command_line_is_copied_to_a_new_one_in_the_browser(place, 
 
 @pytest.mark.parametrize(("stage", "tab", "shown"), [
     ("", "", ["% right", "Changed: sft.learning_rate=0.002", "klear-tiny", "benchmarks"]),
-    ("sft", "/model-metrics", ["learning_rate/muon", "learning_rate/adamw", "loss"]),
-    ("rl_math", "/model-metrics", ["mean_length", "off_policy", "reward"]),
+    ("sft", "/model-metrics", ["sft/entropy", "sft/loss", "sft/learning_rate"]),
+    ("rl_math", "/model-metrics", ["rl_math/off_policy", "rl_math/reward"]),
     ("evaluate_sft", "/artifacts/answers.json", ["answers.json", "verdict"]),
 ])  # fmt: skip
 def test_mlflow_shows(
@@ -270,8 +322,10 @@ def test_mlflow_shows(
 
 def test_the_registry_names_the_checkpoints_of_the_complete_run(place, page, finished):
     page.goto(f"{place.mlflow_url}/#/models/klear-tiny")
-    for alias in ("sft", "math_rl", "code_rl", "best"):
+    for alias in ("sft", "math_rl", "code_rl", "last", "best"):
         expect(page.get_by_text(f"@ {alias}", exact=True).first).to_be_visible()
+    expect(page.get_by_text(re.compile("^sft · learning_rate")).first).to_be_visible()
+    assert place.python("-c", LOAD, place.mlflow_url).split()[-1] == "Qwen3ForCausalLM"
 
 
 def test_nothing_of_the_report_is_cut_off_on_a_phone(
@@ -307,8 +361,10 @@ def test_a_secret_is_in_no_page_no_log_and_no_manifest(place, page, keys, finish
         shown = all_of(page, place, run)
         assert teacher.url in shown
         assert not [name for name, key in keys.items() if key in shown]
-    for path in filter(lambda path: path.is_file(), place.home.rglob("*")):
-        content = path.read_bytes()
+    for path in glob(f"{place.home}/**", recursive=True, include_hidden=True):
+        content = b""
+        with suppress(OSError):  # a folder, or a file that went meanwhile
+            content = Path(path).read_bytes()
         assert not [name for name, key in keys.items() if key.encode() in content], path
 
 

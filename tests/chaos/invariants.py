@@ -118,7 +118,7 @@ def told_once(place: Place) -> list[str]:
             continue
         points = drawn.get(stage, {})
         for name in sorted({n for metrics in points.values() for n in metrics}):
-            history = place.mlflow.get_metric_history(run, name)
+            history = place.mlflow.get_metric_history(run, f"{stage}/{name}")
             expected = [(s, points[s][name]) for s in sorted(points) if name in points[s]]
             if sorted((m.step, m.value) for m in history) != expected:
                 wrong.append(f"MLflow: {stage}, {name}: {len(history)} points and not the "

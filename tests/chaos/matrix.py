@@ -35,13 +35,13 @@ from home import EVERY_STAGE
 from place import ROLES, SERVERS, Attempt, Place, kill, place_in, reach
 from processes import below, left
 
-IN_PARTS = ("collect",)  # by worker processes
-IN_A_CHILD = (
+WITH_A_JOB = (
     "base", "sft", "rl_math", "rl_code",
     "evaluate_base", "evaluate_sft", "evaluate_rl_math", "evaluate_rl_code",
 )  # fmt: skip
 # Not rl_math, which has no programs to run, nor evaluate_base, whose model writes none.
-JUDGED = ("judge", "judge_rl", "rl_code", *IN_A_CHILD[5:])
+JUDGED = ("judge", "judge_rl", "rl_code", *WITH_A_JOB[5:])
+ENDS_A_RUN = {"flow", "child", "job"}
 ROUNDS = 6  # the first at the drawn moments, the next ones as soon as a stage has begun
 LOOK_S = 600.0  # for what a stage starts to be there, unless the stage is over
 
@@ -55,7 +55,7 @@ class Strike(NamedTuple):
 
     @property
     def ends_a_run(self) -> bool:
-        return bool({"flow", "child"} & set(self.victims))
+        return bool(ENDS_A_RUN & set(self.victims))
 
 
 @dataclass
@@ -88,13 +88,13 @@ def draw(chance: random.Random, stages: Sequence[str], wanted: int = 0) -> list[
     ended until there are `wanted` kills."""
 
     def one(stage: str, victims: Sequence[str]) -> Strike:
-        latest = 0.9 if stage in IN_A_CHILD else 0.5  # a slow machine may be quick by then
+        latest = 0.9 if stage in WITH_A_JOB else 0.5  # a slow machine may be quick by then
         drawn = tuple(chance.sample(victims, len(victims)))
         return Strike(stage, drawn, round(chance.uniform(0.0, latest), 3))
 
     def deaths(stage: str) -> list[Strike]:
-        has_child = stage in (*IN_A_CHILD, *IN_PARTS)
-        return [one(stage, ("flow",)), *([one(stage, ("child",))] if has_child else [])]
+        who = ("flow", "child", "job") if stage in WITH_A_JOB else ("flow", "child")
+        return [one(stage, (victim,)) for victim in who]
 
     strikes: list[Strike] = []
     for stage in stages:
@@ -125,9 +125,9 @@ class Attacker:
                     tree += [here, *below(here.pid)] if victim not in SERVERS else []
             if set(killed) & set(SERVERS):
                 self.place.klear("up")  # ends what a dead worker left behind
-            if {"flow", "child"} & set(killed):
+            if ENDS_A_RUN & set(killed):
                 attempt.wait()
-                if killed == ["child"] and attempt.process.wait() == 0:
+                if "flow" not in killed and attempt.process.wait() == 0:
                     self.report.broken.append("a run whose stage was killed says it succeeded")
                 for process in left(tree):
                     with suppress(psutil.Error):
@@ -161,7 +161,7 @@ class Attacker:
 
     def _find(self, victim: str, attempt: Attempt, stage: str) -> psutil.Process | None:
         """Judges start their workers and sandboxes when there is work for them: some patience."""
-        started_late = victim in ("child", "judge worker", "sandbox")
+        started_late = victim in ("child", "job", "judge worker", "sandbox")
         deadline = time.monotonic() + (LOOK_S if started_late else 1.0)
         while not (victims := ROLES[victim](attempt)):
             if time.monotonic() > deadline or attempt.is_over(stage) or attempt.has_ended():

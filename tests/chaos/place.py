@@ -108,22 +108,25 @@ def flow(attempt: Attempt) -> list[psutil.Process]:
 
 
 def child(attempt: Attempt) -> list[psutil.Process]:
-    """The stage's own process: it trains or generates, or computes a part."""
+    """The process of a stage."""
+    return [p for top in flow(attempt) for p in _forked(top)]
+
+
+def job(attempt: Attempt) -> list[psutil.Process]:
+    """What trains or generates, below the process of a stage."""
     tree = [p for top in flow(attempt) for p in below(top.pid)]
-    trains = [p for p in tree if _words(p)[1:4] == ["-P", "-m", "klear.training.launch.run_job"]]
-    return trains or _forked(attempt)
+    return [p for p in tree if _words(p)[1:4] == ["-P", "-m", "klear.training.launch.run_job"]]
 
 
 def judge_worker(attempt: Attempt) -> list[psutil.Process]:
     """Pebble's workers, once they have started a sandbox."""
-    return [p for p in _forked(attempt) if _children(p)]
+    return [p for stage in child(attempt) for p in _forked(stage) if _children(p)]
 
 
-def _forked(attempt: Attempt) -> list[psutil.Process]:
-    """What Python's fork server has forked: workers for parts, and those of the judge."""
-    tree = [p for top in flow(attempt) for p in below(top.pid)]
-    servers = commanded("multiprocessing.forkserver", tree)
-    return [child for server in servers for child in _children(server) if child in servers]
+def _forked(process: psutil.Process) -> list[psutil.Process]:
+    """What Python's fork server below the process has forked."""
+    servers = commanded("multiprocessing.forkserver", _children(process))
+    return [forked for server in servers for forked in _children(server)]
 
 
 def sandbox(attempt: Attempt) -> list[psutil.Process]:
@@ -143,6 +146,7 @@ def _server(name: str) -> Callable[[Attempt], list[psutil.Process]]:
 ROLES: dict[str, Callable[[Attempt], list[psutil.Process]]] = {
     "flow": flow,
     "child": child,
+    "job": job,
     "judge worker": judge_worker,
     "sandbox": sandbox,
     **{name: _server(name) for name in SERVERS},

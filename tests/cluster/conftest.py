@@ -1,8 +1,4 @@
-"""A Ray cluster of two nodes on loopback, each of one CPU, that ends with its tests.
-
-Both see what the tests see. A blind node, in a mount namespace of its own, finds the folder of the
-tests empty, as on a machine without a shared file system.
-"""
+"""A Ray cluster of two nodes on loopback, each of one CPU, that ends with its tests."""
 
 import os
 import subprocess
@@ -26,7 +22,10 @@ RAY = {  # a node that is gone refuses connections, and is declared dead after a
     "RAY_AUTH_MODE": "disabled",  # else a ~/.ray/auth_token, which `ray.init()` leaves, decides
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "10",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
 }
+AS_AT_HOME = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Says that this is no cluster for Linux: then the address of whoever joins is 127.0.0.1."""
 
 
 class Cluster:
@@ -113,6 +112,8 @@ def one_node(hidden: Path) -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(services, "resolve_ip_for_localhost", str)
         patch.setenv("RAY_AUTH_MODE", RAY["RAY_AUTH_MODE"])
+        for name, value in AS_AT_HOME.items():  # for the processes of stages
+            patch.setenv(name, value)
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
             cluster = Cluster(Path(folder), hidden)
             try:

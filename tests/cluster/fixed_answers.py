@@ -36,7 +36,6 @@ class LengthJudge(nullcontext):
 
 def roll_out(prompts: list[Any], trainer: Any, **_: Any) -> dict[str, Any]:
     """TRL's hook: 2 to 10 tokens of text for each prompt."""
-
     texts = [turns[-1]["content"] for turns in prompts]
     answers = [
         [65 + number(text, i % GROUP, j) % 60 for j in range(2 + number(text, i % GROUP) % 9)]

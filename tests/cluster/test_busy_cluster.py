@@ -17,7 +17,7 @@ from klear.eval.progress import listening
 from klear.eval.ray_cluster import BUSY, join
 from klear.eval.records import Problem
 from klear.tasks.engine.parts import computed_parts
-from klear.tasks.engine.scheduler import watched
+from klear.tasks.engine.stage_process import Watch
 from klear.tasks.models import launch
 from tests.cluster import parts_of_tests as work
 
@@ -65,17 +65,18 @@ def test_parts_wait_for_a_cpu_for_longer_than_a_stall_and_say_so(
 ) -> None:
     messages: list[str] = []
     begun = time.monotonic()
-    with watched("collect", PATIENCE_S / 60) as beat:
+    watch = Watch("collect", PATIENCE_S / 60)
+    watch.beat("")
 
-        def listen(done: float, total: float, note: str) -> None:
-            messages.append(f"{done:g} of {total:g} {note}")
-            beat(note)
-            if time.monotonic() > begun + 1.5 * PATIENCE_S:
-                end(others)
+    def listen(done: float, total: float, note: str) -> None:
+        messages.append(f"{done:g} of {total:g} {note}")
+        assert not watch.is_late
+        watch.beat(note)
+        if time.monotonic() > begun + 1.5 * PATIENCE_S:
+            end(others)
 
-        with listening(listen):
-            folders = list(computed_parts(place / "parts", [1, 2, 3], work.write_square))
-
+    with listening(listen):
+        folders = list(computed_parts(place / "parts", [1, 2, 3], work.write_square))
     assert [int((folder / "square").read_text()) for folder in folders] == [1, 4, 9]
     assert messages[0] == f"0 of 0 {BUSY}"
     assert messages[-3:] == ["1 of 3 parts", "2 of 3 parts", "3 of 3 parts"]

@@ -29,7 +29,6 @@ def tiny() -> Pipeline:
 
 
 def digests(store: Path, *observers: Observer) -> dict[str, str]:
-    """The digest of every stage's result."""
     with active(Run(store=Store(store), observers=observers)):
         results = compute(tiny(), until="filter_rl")
     return {artifact.stage: artifact.digest for artifact in results.values()}

@@ -1,6 +1,6 @@
-"""Parts and the judge on a cluster of two nodes: what they share, what deaths may not change,
-and what the nodes must have in common."""
+"""Parts and the judge on a cluster of two nodes: what they share, and what no death changes."""
 
+import signal
 import threading
 from pathlib import Path
 
@@ -13,11 +13,9 @@ from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval import ray_cluster
 from klear.eval.judge import workers
 from klear.eval.judge.judge import Judge
-from klear.eval.progress import listening
 from klear.eval.records import Problem
 from klear.eval.sandbox import MachineUnfit
 from klear.tasks.engine.parts import computed_parts
-from klear.tasks.engine.scheduler import Node, Stalled, run_graph, watched
 from tests.cluster import parts_of_tests as work
 
 
@@ -30,9 +28,7 @@ def test_what_a_part_raises_is_raised_here_and_finished_parts_stay(cluster, plac
     with pytest.raises(ValueError, match=r"^three is not to be squared$"):
         list(computed_parts(place / "parts", [1, 2, 3, 4], work.refuse_three, workers=2))
     assert {p.name for p in (place / "parts").iterdir()} <= {"00000", "00001", "00003"}
-
     folders = computed_parts(place / "parts", [1, 2, 3, 4], work.write_square, workers=2)
-
     assert [int((f / "square").read_text()) for f in folders] == [1, 4, 9, 16]
 
 
@@ -40,12 +36,10 @@ def test_only_what_has_no_answer_is_cancelled(cluster, place, monkeypatch):
     """Ray aborts a process that cancels a task while the task completes."""
     cancelled = []
     monkeypatch.setattr(ray, "cancel", lambda call, force: cancelled.append(call))
-
     list(computed_parts(place / "parts", [1, 2, 3], work.write_square, workers=2))
     with Judge(SETTINGS) as judge:
         assert judge.judge(*answer(adding(), RIGHT)).verdict == "AC"
     assert cancelled == []
-
     with pytest.raises(ValueError, match="three"):
         list(computed_parts(place / "more", [3, 4, 5, 6], work.refuse_three, workers=2))
     assert len(cancelled) == 3
@@ -56,21 +50,18 @@ def test_a_part_that_is_lost_every_time_is_an_error_with_advice(cluster, place):
         list(computed_parts(place / "parts", [0, 1], work.die_at_zero, workers=2))
 
 
-def test_parts_that_hang_are_ended_with_the_stage(cluster, place, tmp_path, silence):
-    """They hold every CPU, but they are ours: the stage does not wait for others."""
+def test_parts_that_hang_are_ended_with_the_stage(cluster, place, tmp_path):
+    """Whose process is interrupted by a signal."""
 
-    def until_one_hangs() -> None:
+    def interrupt_when_one_hangs() -> None:
         assert eventually(lambda: list(tmp_path.iterdir()))
-        silence()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
 
-    def stage() -> None:
-        with watched("collect", 30) as beat, listening(lambda _, __, note: beat(note)):
-            threading.Thread(target=until_one_hangs, daemon=True).start()
-            list(computed_parts(place / "parts", [str(tmp_path)] * 3, work.hang))
-
-    with pytest.raises(Stalled, match="collect made no progress"):
-        run_graph({"collect": Node((), stage)})
-
+    before = signal.signal(signal.SIGUSR2, signal.default_int_handler)
+    threading.Thread(target=interrupt_when_one_hangs, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(computed_parts(place / "parts", [str(tmp_path)] * 3, work.hang))
+    signal.signal(signal.SIGUSR2, before)
     began = {file.name for file in tmp_path.iterdir()}
     assert left(p for p in psutil.process_iter() if str(p.pid) in began) == []
 

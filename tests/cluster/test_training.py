@@ -43,7 +43,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def train(start: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
-    """`train(kind, out, launch)`: how often it was started again."""
     original, scripts = launch.command_of, dict[str, list[str]]()
 
     def command_of(job_file: Path, launch: Launch, launcher: str) -> list[str]:
@@ -95,7 +94,6 @@ def test_a_node_that_dies_costs_a_restart_and_changes_no_loss(cluster, tmp_path,
         over.set()
         killer.join()
         cluster.kill(cluster.nodes[-1])  # it dies with its thread: let it be dead, not dying
-
     assert restarts == 1
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) > 5

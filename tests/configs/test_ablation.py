@@ -73,18 +73,6 @@ def test_the_tables_of_sources_add_sources_of_one_domain():
         assert [len(trained_on("tiny", name, a)) for a in arms] == [1, 2, 4]
 
 
-def test_the_rewards_of_figure_3_differ_in_what_a_test_pays_alone():
-    """Its caption: positive only if all tests pass, negative otherwise."""
-    spec = load_ablation("fig3_reward")
-    for profile in spec.scales:
-        soft, hard = (
-            spec.settings(profile, arm, 0).rl_code.judge.reward for arm in ("soft", "hard")
-        )
-        assert soft.code_unclosed_think == hard.code_unclosed_think
-        assert hard.of_code(correct=False, pass_rate=0.9, closed_think=True) < 0
-        assert hard.of_code(correct=True, pass_rate=1.0, closed_think=True) > 0
-
-
 def test_the_papers_filter_of_figure_4_keeps_half_and_more():
     """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
     filters = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl

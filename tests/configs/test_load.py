@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from klear.configs.loading import ConfigError, differences, load_profile, profiles, run_name
+from klear.configs.settings.base import flat, meaning
 from klear.configs.settings.loss import CISPO, GPPO
 
 MINIMAL = """
@@ -179,21 +180,21 @@ def test_an_unknown_profile_lists_the_known_ones():
     [
         ([], "tiny-seed0"),
         (["seed=3"], "tiny-seed3"),
-        (["rl_math.learning_rate=2.5e-05"], "tiny-seed0 · rl_math.learning_rate=2.5e-5"),
-        (["rl_math.loss=cispo"], "tiny-seed0 · rl_math.loss=cispo"),
-        (["dedup.near=true"], "tiny-seed0 · dedup.near=true"),
-        (["rl_math.loss.dual_clip=10"], "tiny-seed0 · rl_math.loss.dual_clip=10"),
+        (["rl_math.learning_rate=2.5e-05"], "rl_math.learning_rate=2.5e-5 · tiny-seed0"),
+        (["rl_math.loss=cispo"], "rl_math.loss=cispo · tiny-seed0"),
+        (["dedup.near=true"], "dedup.near=true · tiny-seed0"),
+        (["rl_math.loss.dual_clip=10"], "rl_math.loss.dual_clip=10 · tiny-seed0"),
         (
             ["rl_math.loss={name: sapo, temperature_pos: 2}"],
-            "tiny-seed0 · rl_math.loss=sapo, rl_math.loss.temperature_pos=2",
+            "rl_math.loss=sapo, rl_math.loss.temperature_pos=2 · tiny-seed0",
         ),
-        (["collect.sources.countdown.size=5"], "tiny-seed0 · collect.sources.countdown.size=5"),
-        (["distill.sources=[countdown]"], 'tiny-seed0 · distill.sources=["countdown"]'),
+        (["collect.sources.countdown.size=5"], "collect.sources.countdown.size=5 · tiny-seed0"),
+        (["distill.sources=[countdown]"], 'distill.sources=["countdown"] · tiny-seed0'),
         (["sft.runtime.threads=2", "stall_minutes=5"], "tiny-seed0"),  # how, and not what
         (["evaluate.protocols=[{name: countdown_test, k: 8}]"],
-         "tiny-seed0 · evaluate.protocols.by_example_test=null"),
+         "evaluate.protocols.by_example_test=null · tiny-seed0"),
         (["sft.epochs=2", "rl_math.steps=3", "rl_code.steps=3", "rl_code.temperature=2"],
-         "tiny-seed0 · sft.epochs=2, rl_math.steps=3, rl_code.steps=3, and 1 more"),
+         "sft.epochs=2, rl_math.steps=3, rl_code.steps=3, and 1 more · tiny-seed0"),
     ],
 )  # fmt: skip
 def test_a_run_is_called_after_profile_seed_and_what_differs(overrides: list[str], name: str):
@@ -203,5 +204,12 @@ def test_a_run_is_called_after_profile_seed_and_what_differs(overrides: list[str
 def test_a_profile_from_a_file_is_compared_with_itself_unless_the_file_is_given():
     changed = load_profile("tiny", ["profile=mine", "sft.epochs=2"])
     assert run_name(changed) == "mine-seed0"
-    assert run_name(changed, load_profile("tiny")) == "mine-seed0 · sft.epochs=2"
+    assert run_name(changed, load_profile("tiny")) == "sft.epochs=2 · mine-seed0"
     assert differences(changed, load_profile("tiny")) == [("sft.epochs", "2")]
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_reasons_name_settings_as_manifests_and_profiles_write_them(name: str):
+    settings = load_profile(name)
+    written = flat(settings.model_dump(mode="json"))
+    assert flat(meaning(settings)).items() <= written.items()

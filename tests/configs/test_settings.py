@@ -37,7 +37,8 @@ def test_every_class_is_frozen_forbids_unknown_keys_and_names_its_runtime_so():
 
 
 HOW = (
-    "sft.runtime.threads=7", "rl_math.judge.runtime.workers=3", "rl_math.engine_runtime.dtype=auto",
+    "sft.runtime.threads=7", "rl_math.judge.runtime.workers=3",
+    "rl_math.engine_runtime.batch_size=9",
     "topology.nodes=2", "topology.assume.train_mfu=0.3", "collect.root=/far", "stall_minutes=5",
     "collect.runtime.workers=4",
     "distill.engine.base_url=http://a/v1", "distill.engine.served_model=x",
@@ -47,7 +48,8 @@ HOW = (
 )  # fmt: skip
 WHAT = (
     "sft.epochs=1", "rl_math.judge.max_tests=3", "distill.engine.model=r2", "rl_math.keep_every=2",
-    "collect.sources.countdown.licence=mine",
+    "collect.sources.countdown.licence=mine", "sft.runtime.precision=bf16",
+    "evaluate.engine_runtime.dtype=bfloat16",
 )  # fmt: skip
 
 

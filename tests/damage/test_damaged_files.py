@@ -67,7 +67,6 @@ def contents(store: Path) -> dict[str, bytes]:
 
 
 def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], object]) -> dict[str, bytes]:
-    """Damage one file; what the store held before."""
     before = contents(store)
     (path,) = store.glob(f"{stage}/*/{name}")
     damage(path)

@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,9 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
     assert rows(f"{once} HAVING count(*) > 1") == []
     for stage, metric in (("sft", "loss"), ("rl_math", "reward/mean"), ("rl_code", "reward/mean")):
         its_run = f"SELECT run_uuid FROM tags WHERE key = 'klear.stage' AND value = '{stage}'"
-        query = f"SELECT step FROM metrics WHERE key = '{metric}' AND run_uuid IN ({its_run})"
+        query = (
+            f"SELECT step FROM metrics WHERE key = '{stage}/{metric}' AND run_uuid IN ({its_run})"
+        )
         steps = logged_steps(services, stage, metric)
         assert steps
         assert [int(step) for step in rows(f"{query} ORDER BY step")] == steps
@@ -194,7 +197,7 @@ def test_no_password_is_on_a_command_line_in_a_log_or_in_a_database(services: Se
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it ended meanwhile
             places[process] = " ".join(process.cmdline()).encode()
-    for path in services.folder.rglob("*"):
+    for path in map(Path, glob(f"{services.folder}/**", recursive=True, include_hidden=True)):
         if path.is_file() and services.secrets not in path.parents:
             with suppress(FileNotFoundError):  # of a server that lives
                 places[path] = path.read_bytes()

@@ -1,5 +1,4 @@
-"""Files for Ray, Slurm, systemd, Kubernetes and containers: what tools check themselves, without a
-cluster, and our own rules."""
+"""Files for Ray, Slurm, Kubernetes and containers: what tools check, and our own rules."""
 
 import json
 import re

@@ -15,7 +15,6 @@ def canonical(name: str) -> str:
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Version by name."""
     lines = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE)
     return {canonical(name): version for name, version in lines}
 

@@ -1,5 +1,4 @@
-"""When requests may be sent, on a clock of the test's own: as long as an endpoint says, for all of
-them, and at most twice a second while it refuses."""
+"""When requests may be sent, on a clock of the test's own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
-"""The endpoint engine against a server that fails in every way a real one does: nothing lost,
-nothing doubled, and one line that says what to change where nothing helps. Killed, it goes on."""
+"""The endpoint engine against every fault: nothing lost, nothing doubled, or one line."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -22,6 +22,7 @@ from klear.training.engines import admission, concurrency
 from klear.training.engines import endpoint as module
 from klear.training.engines.endpoint import EndpointEngine
 from klear.training.engines.interface import EngineError, Request
+from klear.training.engines.reply import Reply
 from tests.endpoint.conftest import FAULTS, one_percent_of_each
 
 KEY, CONCURRENCY, HANG_S = "sk-very-secret-0123456789", 32, 3.0
@@ -243,12 +244,8 @@ def test_when_all_requests_are_called_wrong_the_server_says_why(endpoint_of, mon
 @pytest.mark.parametrize(
     ("reply", "prefill", "text", "finish"),
     [
-        (chat("cut", finish="length"), "", "cut", "length"),
-        (chat(None), "", "", "empty"),
         (chat("", finish="content_filter"), "", "", "refused"),
         (chat("4", reasoning_content="hm"), "", "<think>\nhm\n</think>\n\n4", "stop"),
-        (chat("4", reasoning="hm"), "", "<think>\nhm\n</think>\n\n4", "stop"),
-        (chat("", reasoning_content="hm hm", finish="length"), "", "<think>\nhm hm", "length"),
         (chat("half \ud800"), "", "half ?", "stop"),
         (chat("x</think>4"), "", "<think>\nx</think>4", "stop"),
         (chat("x</think>4"), "<think>\n", "<think>\nx</think>4", "stop"),
@@ -326,3 +323,33 @@ def test_killed_in_the_middle_of_every_fault_it_ends_with_the_same_samples(endpo
     tokens = sum(s.completion_tokens for s in samples)
     assert manifest["metrics"]["cost"] == pytest.approx(tokens * 2.0 / 1e6)
     assert manifest["metrics"]["samples"] == REQUESTS
+
+
+def test_a_line_of_an_event_stream_ends_at_a_newline_alone():
+    """A server that writes Unicode as it is sends U+2028 inside of its JSON."""
+    sent = 'data: {"a": "x\u2028y\x85"}\r\n\r\ndata: [DO'.encode(), b"NE]\n"
+
+    async def chunks():
+        for chunk in sent:
+            yield chunk
+
+    async def received():
+        return [line async for line in module.event_lines(chunks())]
+
+    assert b"\n".join(asyncio.run(received())) == b"".join(sent)
+    assert 'data: {"a": "x\u2028y\x85"}\r'.encode() in asyncio.run(received())
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"prompt_tokens": 37, "completion_tokens": 530, "total_tokens": 567}, 530),
+        ({"prompt_tokens": 37, "completion_tokens": 530, "total_tokens": 800}, 763),  # thinking
+        ({"prompt_tokens": 37, "completion_tokens": 530}, 530),
+        ({}, 1),  # a chunk with text
+    ],
+)
+def test_tokens_of_thinking_count_where_the_endpoint_reports_them_in_the_total_alone(usage, tokens):
+    reply = Reply()
+    reply.add(json.dumps({"choices": [{"message": {"content": "7"}}], "usage": usage}))
+    assert reply.tokens == tokens

@@ -1,5 +1,4 @@
-"""`klear eval`: any model or endpoint on any benchmark, its score and its protocol; and on a disk
-that fills up one line, with all kept that was paid for."""
+"""`klear eval`: any model or endpoint on any benchmark, its score and its protocol."""
 
 import dataclasses
 import json
@@ -18,6 +17,7 @@ from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.models import eval_model, evaluate
 from tests.eval.evaluations_by_hand import packed
+from tests.tasks.manifests_by_hand import jsonl
 
 KEY = "sk-very-secret-0123456789"
 
@@ -27,11 +27,8 @@ pytestmark = pytest.mark.usefixtures("own_home")
 
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
-    """Ten problems."""
-    path = tmp_path / "sums.jsonl"
-    rows = [{"question": f"What is {i} + 1?", "gt": str(i + 1)} for i in range(10)]
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return path
+    rows = ({"question": f"What is {i} + 1?", "gt": str(i + 1)} for i in range(10))
+    return jsonl(tmp_path / "sums.jsonl", *rows)
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
@@ -45,7 +42,6 @@ def results(output: str) -> list[dict[str, Any]]:
 
 
 def folder(output: str) -> Path:
-    """Where the results are, which the last line says."""
     return Path(output.strip().rpartition("results: ")[2]).parent
 
 
@@ -110,9 +106,7 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
     starter = "class Solution:\n    def double(self, n):"
     rows = [published("5", "7", "2024-09-01T00:00:00"),  # 5 + 1 is not 7
             published("21", "42", "2025-02-08T00:00:00", starter)]  # fmt: skip
-    file = tmp_path / "lcb.jsonl"
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
-
+    file = jsonl(tmp_path / "lcb.jsonl", *rows)
     here = CollectSettings(root="/", sources=(Source(use="livecodebench", files=(str(file),)),))
     monkeypatch.setattr(eval_model, "settings_to_collect", lambda *_: here)
 
@@ -185,6 +179,7 @@ def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, c
     assert [*attempts, endpoint.attempts.total()] == [1, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_answers_of_an_attempt_that_ended_early_are_told_of_and_dropped_by_force(
     endpoint_of, sums, capsys, caplog, monkeypatch
 ):
@@ -232,11 +227,11 @@ def long_answer(prompt: str) -> str:
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint_of, tmp_path):
     """Room for a third of the answers."""
-    seen, disk, sums = tmp_path / "seen", tmp_path / "disk", tmp_path / "sums.jsonl"
+    seen, disk = tmp_path / "seen", tmp_path / "disk"
     seen.mkdir()
     disk.mkdir()
-    rows = [{"question": f"What is {i} + 1?", "gt": "1"} for i in range(PROBLEMS)]
-    sums.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = ({"question": f"What is {i} + 1?", "gt": "1"} for i in range(PROBLEMS))
+    sums = jsonl(tmp_path / "sums.jsonl", *rows)
     bwrap = shutil.which("bwrap")
     assert bwrap, "apt install bubblewrap"
     small = [bwrap, "--dev-bind", "/", "/", "--size", str(DISK_BYTES), "--tmpfs", str(disk)]

@@ -1,5 +1,4 @@
-"""`klear eval` at endpoints that behave as real ones do: a score is of answers, and where it cannot
-be right there is none, but one line with the setting that helps."""
+"""`klear eval` at endpoints that behave as real ones do: a score, or one line with the setting."""
 
 import json
 import logging
@@ -21,6 +20,7 @@ from klear.training.engines import endpoint as module
 from klear.training.engines.endpoint import EndpointEngine, described
 from klear.training.engines.interface import EngineError, Request
 from tests.endpoint.conftest import MODEL, serving_routes
+from tests.tasks.manifests_by_hand import jsonl
 
 pytestmark = pytest.mark.usefixtures("own_home")
 RIGHT, BOX = "It is \\boxed{7}.", "so \\boxed{7}"
@@ -74,11 +74,8 @@ def server(monkeypatch):
 
 @pytest.fixture
 def sevens(tmp_path: Path) -> Path:
-    """Six problems."""
-    path = tmp_path / "sevens.jsonl"
-    rows = [{"question": f"What is {i} + {7 - i}?", "answer": "7"} for i in range(6)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    rows = ({"question": f"What is {i} + {7 - i}?", "answer": "7"} for i in range(6))
+    return jsonl(tmp_path / "sevens.jsonl", *rows)
 
 
 @pytest.fixture
@@ -102,9 +99,6 @@ def result(out: str) -> dict[str, Any]:
 
 def setting(name: str, value: Any) -> tuple[str, str]:
     return "--set", f"{name}={value}"
-
-
-# Identity
 
 
 def test_another_address_is_another_model_and_a_score_that_is_reused_says_so(evaluated, server):
@@ -148,9 +142,6 @@ def test_what_a_server_says_of_a_model_is_without_what_its_clock_writes(server):
         described(f"{server.url}/a/v1", MODEL)
 
 
-# Refused requests
-
-
 def refusal(status: int, text: str, **headers: str) -> web.Response:
     body = json.dumps({"error": {"message": text}})
     names = {n.replace("_", "-"): v for n, v in headers.items()}
@@ -171,22 +162,14 @@ def test_where_all_is_refused_there_is_no_result_and_the_same_command_asks_again
 
 def test_some_refused_are_said_and_are_no_wrong_answers(evaluated, server):
     def refuse(body: dict[str, Any]) -> web.Response | None:
-        question = body["messages"][0]["content"]
-        return (
-            refusal(400, "prompt is flagged")
-            if "5 + 2" in question or "0 + 7" in question
-            else None
-        )
+        flagged = any(text in body["messages"][0]["content"] for text in ("5 + 2", "0 + 7"))
+        return refusal(400, "prompt is flagged") if flagged else None
 
     server.refuse = refuse
     code, out, _ = evaluated()
     benchmark = result(out)
-    assert (code, benchmark["avg"], benchmark["samples"], benchmark["samples_unscored"]) == (
-        0,
-        1.0,
-        4,
-        2,
-    )
+    counts = benchmark["samples"], benchmark["samples_unscored"]
+    assert (code, benchmark["avg"], counts) == (0, 1.0, (4, 2))
     assert "4 of 6 answers scored" in out
     assert "2 × the engine gave no answer: HTTP 400 (prompt is flagged)" in out
 
@@ -206,29 +189,19 @@ def test_a_benchmark_of_which_nothing_was_answered_has_no_score(evaluated, serve
     assert evaluated(bench=both)[0] == 0
 
 
-# What an answer is
-
-
 @pytest.mark.parametrize(
     ("message", "finish", "avg", "reason"),
     [
-        ({"content": RIGHT}, "stop", 1, ""),
-        ({"content": [{"type": "text", "text": RIGHT}]}, "stop", 1, ""),
-        ({"content": RIGHT, "reasoning_content": "hm"}, "stop", 1, ""),
         ({"content": RIGHT, "reasoning": "hm"}, "length", 1, ""),
         ({"content": [{"type": "thinking", "thinking": "\\boxed{8}"},
                       {"type": "text", "text": RIGHT}]}, "stop", 1, ""),
         ({"content": RIGHT, "tool_calls": []}, "tool_calls", 1, ""),
         ({"content": None, "reasoning_content": BOX}, "stop", 0,
          "no answer: the reply ended with its reasoning"),
-        ({"content": [], "reasoning": [{"type": "text", "text": BOX}]}, "stop", 0,
-         "no answer: the reply ended with its reasoning"),
         ({"content": "", "reasoning_content": BOX}, "length", 0,
          "truncated: the think block is not closed"),
         ({"content": f"Hm, {BOX}? No, wait"}, "length", 0,
          "truncated: it was cut at max_tokens before an answer came"),
-        ({"content": [{"type": "thinking", "thinking": BOX}]}, "length", 0,
-         "truncated: the think block is not closed"),
     ],
 )  # fmt: skip
 def test_an_answer_is_what_follows_the_thinking_in_whatever_form(
@@ -246,20 +219,9 @@ def test_an_answer_is_what_follows_the_thinking_in_whatever_form(
     assert benchmark["truncated"] == (2 if finish == "length" else 0)
 
 
-TAGS = {
-    "seed": ("<seed:think>", "</seed:think>"),
-    "thought": ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    "harmony": ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
-    "bare harmony": ("analysis", "assistantfinal"),
-}
-
-
-@pytest.mark.parametrize("family", TAGS)
 @pytest.mark.parametrize("cut", [False, True])
-def test_thinking_in_other_tags_is_refused_by_name_and_read_by_the_setting(
-    evaluated, server, family, cut
-):
-    opened, closed = TAGS[family]
+def test_thinking_in_other_tags_is_refused_by_name_and_read_by_the_setting(evaluated, server, cut):
+    opened, closed = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
     thought = f"{opened}We try \\boxed{{8}}"
     server.message = {"content": thought if cut else f"{thought}.{closed}{RIGHT}"}
     server.finish = "length" if cut else "stop"
@@ -272,12 +234,8 @@ def test_thinking_in_other_tags_is_refused_by_name_and_read_by_the_setting(
     assert (code, result(out)["avg"]) == (0, 0.0 if cut else 1.0), err
 
 
-# Parameters
-
-
 @pytest.fixture
 def warned(monkeypatch) -> list[str]:
-    """The warnings of the product."""
     messages: list[str] = []
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: messages.append(record.getMessage()))
@@ -311,16 +269,12 @@ def test_stream_options_go_without_a_word_and_cost_one_request(evaluated, server
     assert (code, result(out)["avg"], len(server.refused), warned) == (0, 1.0, 1, [])
 
 
-DETAIL = {"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}]}
-
-
 @pytest.mark.parametrize(
     ("parameter", "status", "body"),
     [
         ("temperature", 400, {"error": {"message": "Unsupported value: 'temperature' does not "
                                         "support 0.6. Only the default (1) value is supported."}}),
-        ("seed", 422, DETAIL),
-        ("top_p", 400, {"object": "error", "message": "top_p is not supported", "code": 400}),
+        ("seed", 422, {"detail": [{"loc": ["body", "seed"], "msg": "Extra inputs: no"}]}),
     ],
 )  # fmt: skip
 def test_a_parameter_that_changes_answers_is_one_line_and_omitted_by_the_setting(
@@ -347,9 +301,6 @@ def test_a_max_tokens_that_is_too_large_is_one_line_with_the_number_that_works(e
     assert (code, len(server.bodies)) == (1, 1)
     assert err.strip().endswith("set sampling.max_tokens=16384")
     assert evaluated(*setting("evaluate.sampling.max_tokens", 16384))[0] == 0
-
-
-# Waiting
 
 
 def engine(server: Server, **runtime: Any) -> EndpointEngine:
@@ -396,16 +347,6 @@ def test_an_endpoint_that_is_dead_is_one_line(evaluated, server):
     server.url = "http://127.0.0.1:9"
     code, out, err = evaluated("--model", MODEL, *few)
     assert (code, out, len(err.strip().splitlines())) == (1, "", 1)
-
-
-# Held before, and now
-
-
-def test_half_of_the_requests_failing_costs_no_answer(evaluated, server):
-    server.refuse = lambda _: refusal(500, "no") if len(server.bodies) % 2 else None
-    code, out, _ = evaluated()
-    benchmark = result(out)
-    assert (code, benchmark["samples"], benchmark["avg"]) == (0, 6, 1.0)
 
 
 def test_a_reply_without_a_finish_reason_is_no_answer(evaluated, server):

@@ -1,7 +1,4 @@
-"""A real `vllm serve` on this machine's CPU as teacher over HTTP, and vLLM offline, on one model.
-
-vLLM takes the better part of a minute to start: one server and one offline engine for all tests.
-"""
+"""A real `vllm serve` on CPU as teacher over HTTP, and vLLM offline, on one model."""
 
 import json
 import os

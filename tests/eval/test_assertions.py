@@ -1,7 +1,4 @@
-"""Assertions about a program in another process: what crosses, what tests name, who judges.
-
-Every kind is tried in all its forms, beside programs that are wrong and programs that lie.
-"""
+"""Assertions about a program in another process: what crosses, what tests name, who judges."""
 
 import datetime
 import itertools
@@ -34,16 +31,16 @@ PLAIN = [
 ROUTES = ["assert f() == {0!r}", "x = f()\nassert x == {0!r}", "assert g({0!r}) == 'same'"]
 
 
-@pytest.mark.parametrize("expected", PLAIN, ids=repr)
-def test_plain_data_is_compared_as_python_does_in_every_form_of_assertion(sandbox, expected):
-    cases = [{"code": route.format(expected)} for route in ROUTES]
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_data_is_compared_as_python_does_in_every_form_of_assertion(sandbox, value):
+    cases = [{"code": route.format(expected)} for expected in PLAIN for route in ROUTES]
     suite = TestSuite.model_validate({"kind": "assert", "cases": cases})
-    for value in PLAIN:
-        program = f"value = {value!r}\ndef f(): return value\n"
-        program += "def g(x): return 'same' if (type(x), x) == (type(value), value) else 'other'"
-        verified = judge_program(sandbox, suite, program, JudgeSettings())
-        same = type(value) is type(expected) and value == expected
-        assert verified.passed == 2 * (value == expected) + same, value
+    program = f"value = {value!r}\ndef f(): return value\n"
+    program += "def g(x): return 'same' if (type(x), x) == (type(value), value) else 'other'"
+    equal = sum(value == expected for expected in PLAIN)
+    same = sum(type(value) is type(expected) and value == expected for expected in PLAIN)
+    verified = judge_program(sandbox, suite, program, JudgeSettings())
+    assert (verified.passed, verified.total) == (2 * equal + same, len(cases))
 
 
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
@@ -185,86 +182,3 @@ def test_a_judge_that_nobody_defines_makes_the_tests_unjudgeable(verdict, tests,
     for program in ("is_ok = lambda *a: 5\ndef f(): return 5", "def f(): return 1"):
         assert verdict(program, tests, function) == "IE"
     assert verdict("def f(): return 1", f"def is_ok(r, *_): return r\n{tests}") != "IE"
-
-
-RIGHT_OR_WRONG = [
-    # functions of the tests are called where they are
-    ("assert f(lambda x: x + 1, 3) == 4", "def f(k, x): return k(x)", "def f(k, x): return x"),
-    ("assert f([3, 1], key=lambda x: -x) == [3, 1]",
-     "def f(x, key): return sorted(x, key=key)", "def f(x, key): return sorted(x)"),
-    ("seen = []\nf(seen.append)\nassert seen == [1, 2]",
-     "def f(k): k(1); k(2)", "def f(k): k(1)"),
-    ("assert f(lambda a: lambda b: a * b) == 6",
-     "def f(k): return k(2)(3)", "def f(k): return k(2)"),
-    ("assert f(lambda x: x + 1, lambda x: 2 * x)(5) == 11",
-     "def f(g, h): return lambda x: g(h(x))", "def f(g, h): return lambda x: h(g(x))"),
-    ("assert f(lambda x: 1 / x) == 'none'",
-     "def f(k):\n    try: return k(0)\n    except ZeroDivisionError: return 'none'",
-     "def f(k): return k(0)"),
-    ("assert f(lambda x: g(x) * 2) == 8",
-     "def g(x): return x + 1\ndef f(k): return k(3)", "def g(x): return x\nf = lambda k: k(3)"),
-    # a name that is tested is the program's
-    ("assert gcd(4, 6) == 2", "def gcd(a, b): return 2", "def gcd(a, b): return 3"),
-    ("assert abs(median([1, 2])) == 1.5", "def median(x): return 1.5", "x = 1"),
-    ("assert isclose(median([1, 2]), 1.5)", "def median(x): return 1.5",
-     "isclose = lambda *a: True\ndef median(x): return 5"),
-    ("assert merge(Node(1), Node(2)) == 3", "class Node(int): pass\nmerge = lambda a, b: a + b",
-     "class Node(int): pass\nmerge = lambda a, b: a"),
-    ("assert decode(encode('ab')) == 'ab'", "encode = decode = lambda x: x[::-1]",
-     "encode = lambda x: x\ndecode = lambda x: x[::-1]"),
-    ("assert f(1) == 1 and g(1) == 2", "f = lambda x: x\ng = lambda x: 2 * x", "f = g = abs"),
-    ("assert f(g(3)) == 6", "g = lambda x: x\nf = lambda x: 2 * x", "f = g = lambda x: x"),
-    # tests that count, or pass on a failure
-    ("bad = 0\ntry:\n    assert f(1) == 2\nexcept AssertionError:\n    bad = 1\nassert not bad",
-     "def f(x): return x + 1", "def f(x): return 0"),
-    ("try:\n    assert f(1) == 2\nexcept Exception as error:\n    raise AssertionError from error",
-     "def f(x): return x + 1", "def f(x): return 0"),
-    ("import sys\nif f(1) != 2:\n    sys.exit(1)", "def f(x): return x + 1", "f = abs"),
-    ("import unittest\nunittest.TestCase().assertEqual(f(1), 2)",
-     "def f(x): return x + 1", "f = abs"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("tests", "right", "wrong"), RIGHT_OR_WRONG)
-def test_a_right_program_passes_and_a_wrong_one_does_not(verdict, tests, right, wrong):
-    assert verdict(right, tests) == "AC"
-    assert verdict(wrong, tests) in ("WA", "RE")
-
-
-@pytest.mark.parametrize(
-    "tests",
-    ["import pytest\nassert f(1) == 1", "assert f(1) = 1", "class P: x = 1\nassert f(P()) == 1",
-     "import io, sys\nsys.stdin = io.StringIO('1')\nassert f(1) == 1",
-     "from unittest.mock import patch\nwith patch('builtins.print') as p:\n    assert f(1) == 1"],
-)  # fmt: skip
-def test_tests_that_cannot_reach_the_program_judge_nobody(verdict, tests):
-    for program in ("def f(x): return 1", "def f(x): return 2", "def f(x): raise ImportError"):
-        assert verdict(program, tests) == "IE"
-
-
-UNUSED = [  # nothing in them can fail
-    "assert (f(1) == 2, 'f of 1')",
-    "def test_f():\n    assert f(1) == 2",
-    "import unittest\nclass T(unittest.TestCase):\n  def test_f(self): self.assertEqual(f(1), 2)\n",
-    "def main():\n    assert f(1) == 2\nif __name__ == '__main__':\n    main()",
-    "async def test_f():\n    assert f(1) == 2\ntest_f()",
-    "for x in []:\n    assert f(x) == 2",
-    "def check_f(candidate):\n    assert candidate(1) == 2",
-    '"""\n>>> f(1)\n2\n"""',
-    "assert lambda: f(1) == 2",
-    "assert (f(x) == 2 for x in [1])",
-    "assert [f(1) == 2]",
-    "assert f(0) == 0 or f(0) == 1\nassert 'f(1) == 2'",
-    "try:\n    assert f(1) == 2\nexcept AssertionError:\n    print('failed')",
-    "passed = 0\ntry:\n    assert f(1) == 2\n    passed += 1\nexcept:\n    pass\nprint(passed)",
-    "print('PASS' if f(1) == 2 else 'FAIL')",
-    "f(1) == 2",
-]
-UNUSED += [UNUSED[2] + call for call in ("unittest.main()", "unittest.main(exit=False)")]
-
-
-@pytest.mark.parametrize("tests", UNUSED)
-def test_tests_that_accept_everything_make_it_unjudgeable(verdict, tests):
-    for program in ("def f(x): return x + 1", "def f(x): return 0"):
-        assert verdict(program, tests) == "IE"
-    assert verdict("def f(x): return 0", "assert True") == "AC"  # as HumanEval has it

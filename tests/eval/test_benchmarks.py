@@ -1,5 +1,4 @@
-"""Benchmarks: which problems, in which words, and the statement that every score travels with;
-their metrics against brute force and values derived by hand."""
+"""Benchmarks: which problems, in which words, with which statement; metrics against brute force."""
 
 import json
 from itertools import product
@@ -105,6 +104,17 @@ def test_a_result_counts_what_was_cut_lost_and_scored():
     assert (result.avg, result.pass_at_k) == (1 / 2, 1.0)
 
 
+def test_answers_cut_before_max_tokens_are_counted_as_out_of_positions():
+    p, most = math_problem("p"), STATEMENT.max_tokens
+    lengths = [most, most - 1, most - 1]
+    samples = {(p.id, i): sample(p, i, tokens, "length") for i, tokens in enumerate(lengths)}
+    for i in (0, 1):  # the third is of an endpoint that counts no tokens
+        samples[p.id, i] = samples[p.id, i].model_copy(update={"prompt_tokens": 5})
+    samples[p.id, 3] = sample(p, 3, most - 1)
+    result = score_benchmark(BenchmarkProtocol(name="aime24", k=4), [p], samples, {}, STATEMENT)
+    assert (result.truncated, result.out_of_positions) == (3, 1)
+
+
 def test_majority_is_reported_where_right_answers_agree():
     p = math_problem("p")
     scores = {(p.id, i): scored(p.id, i < 2, i, answer=str(i // 2)) for i in range(3)}
@@ -193,10 +203,12 @@ def test_bootstrap_matches_the_exact_distribution_of_all_resamples():
 
 
 def test_the_interval_over_samples_matches_every_redraw_of_the_samples():
-    """Two problems with 2 samples each: all 4 x 4 redraws, each as likely."""
+    """Two problems with 2 samples each: all 4 x 4 redraws, each as likely, spread by √2 around the
+    mean, so that their variance is that of 2 draws: p (1 − p) / 2 for the unbiased p (1 − p)."""
     rows = {"a": [True, False], "b": [True, True]}
-    exact = [np.mean([np.mean(a), np.mean(b)]) for a in product(rows["a"], repeat=2)
+    mean = 3 / 4
+    exact = [mean + 2**0.5 * (np.mean([*a, *b]) - mean) for a in product(rows["a"], repeat=2)
              for b in product(rows["b"], repeat=2)]  # fmt: skip
-    low, high = metrics.sample_interval(rows, resamples=20_000, seed=0)
-    assert (low, high) == (np.percentile(exact, 2.5), np.percentile(exact, 97.5))
-    assert metrics.sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (0.5, 0.5)
+    interval = metrics.sample_interval(rows, resamples=20_000, seed=0)
+    assert interval == pytest.approx((np.percentile(exact, 2.5), np.percentile(exact, 97.5)))
+    assert metrics.sample_interval({"a": [True, True], "b": [False]}, 100, 0) == (None, None)

@@ -1,5 +1,4 @@
-"""The generated families: problems, split, a teacher that reads the prompt alone, and which answers
-make the target."""
+"""The generated families: problems, split, a teacher, and which answers make the target."""
 
 import random
 import re

@@ -1,7 +1,4 @@
-"""One judge: verdicts become rewards, infrastructure failures become nothing at all.
-
-Every reward map pays the better answer more, and nothing for what was cut off.
-"""
+"""One judge: verdicts become rewards, infrastructure failures become nothing at all."""
 
 import itertools
 import os
@@ -189,7 +186,6 @@ shares = st.integers(0, 16).map(lambda passed: passed / 16)
 
 @st.composite
 def rewards(draw) -> RewardSettings:
-    """Any reward settings that are accepted."""
     code = draw(st.sampled_from(MAPS))
     lowest = 0.0 if code == "soft" else -1.0
     return RewardSettings(
@@ -268,7 +264,6 @@ def test_over_the_steps_every_test_is_drawn():
         ("A body of mass $m$ went how far?", "12", r"12\text{ m}", "AC"),
     ],
 )
-def test_a_letter_of_the_problem_is_no_unit(prompt, gold, answer, verdict):
+def test_a_letter_of_the_problem_is_no_unit(running, prompt, gold, answer, verdict):
     problem = Problem(domain="math", prompt=prompt, answer=gold)
-    with Judge(JudgeSettings(runtime=JudgeRuntime(workers=1))) as judge:
-        assert judge.judge(problem, f"<think>.</think>\\boxed{{{answer}}}").verdict == verdict
+    assert running.judge(problem, boxed(answer)).verdict == verdict

@@ -69,8 +69,10 @@ def a_fork_server() -> None:
         judge.check_sandbox()
 
 
-@pytest.mark.parametrize("ending", ["bubblewrap", "none"])
-@pytest.mark.parametrize("after_s", [None, 0.1, 0.4])
+@pytest.mark.parametrize(
+    ("ending", "after_s"),
+    [("bubblewrap", None), ("bubblewrap", 0.1), ("bubblewrap", 0.4), ("none", 0.4)],
+)
 def test_a_judge_that_ends_leaves_no_file_whatever_was_running(
     ending, after_s, tmp_path, monkeypatch
 ):

@@ -25,7 +25,6 @@ CASES = [
 
 
 def verdict_of(gold: str, answer: str) -> str:
-    """What the judge does, in this process."""
     return (quick_verdict(gold, answer) or run(gold, answer)).verdict
 
 

@@ -10,7 +10,7 @@ import pytest
 from docs.hooks import MATH_RULES
 from klear.eval.answers import extract_boxed
 from klear.eval.math_answers.notation.words import TEXT
-from klear.eval.math_answers.rules import Ordering, Rule
+from klear.eval.math_answers.rules import Ordering, Rule, _cases
 from klear.eval.math_answers.verify import ordering_of, quick_verdict
 from klear.eval.math_answers.worker import run
 
@@ -21,9 +21,14 @@ def verdict_of(gold: str, answer: str, ordering: Ordering = "") -> str:
 
 @pytest.mark.parametrize("rule", MATH_RULES, ids=lambda rule: rule.name)
 def test_a_rule_accepts_and_refuses_its_own_cases(rule: Rule) -> None:
-    for verdict, cases in (("AC", rule.accepts), ("WA", rule.refuses)):
-        for gold, answer in cases:
-            assert verdict_of(gold, answer, rule.ordering) == verdict, f"{gold} ? {answer}"
+    for verdict, kind in (("AC", "accepts"), ("WA", "refuses")):
+        for gold, answer in rule.cases[kind]:
+            ordering = rule.cases["ordering"]
+            assert verdict_of(gold, answer, ordering) == verdict, f"{gold} ? {answer}"
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert _cases().keys() <= {rule.name for rule in MATH_RULES}
 
 
 @pytest.mark.parametrize(

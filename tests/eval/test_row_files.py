@@ -1,5 +1,4 @@
-"""Data files: every row with its place, bad rows named, damaged files refused. And tables of
-records, in row groups that depend on the rows alone."""
+"""Data files: every row with its place, bad rows named, damaged files refused."""
 
 import gzip
 import json
@@ -87,6 +86,8 @@ def test_nan_and_integers_beyond_64_bits_are_read(tmp_path):
         ("r.json", b'["\xff"]'),
         ("r.json", b"[" * 1_000_000),
         ("r.parquet", b"PAR1 no parquet PAR1"),
+        ("r.csv", b'problem,answer\n1+1?,"The answer is 4'),
+        ("r.tsv", b'problem\tanswer\n"Let x\t5\nand y" be\t7\n'),  # a quote is no letter
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path, name, content):
@@ -103,6 +104,9 @@ def test_globs_are_sorted_and_give_each_file_once_whatever_the_folder_is_called(
     files = find_files(["*.jsonl", "a.*", "c.jsonl.gz"], folder, "files")
     assert [f.name for f in files] == ["a.jsonl", "b.jsonl", "c.jsonl.gz"]
     assert next(read_rows(files[0], tmp_path)).file == "data [v2]/a.jsonl"
+    (folder / "set[ab].jsonl").write_bytes(LINES)
+    (folder / "seta.jsonl").write_bytes(LINES)
+    assert find_files(["set[ab].jsonl"], folder, "files") == [folder / "set[ab].jsonl"]
     assert next(read_rows(files[0])).file == "a.jsonl"
 
 
@@ -158,7 +162,6 @@ def test_row_groups_depend_on_the_rows_and_not_on_how_they_arrive(sizes, cuts, r
 def test_a_table_without_rows_has_its_columns(tmp_path):
     with TableWriter(tmp_path / "t.parquet", Rejected):
         pass
-
     assert pq.read_schema(tmp_path / "t.parquet").names == list(Rejected.model_fields)
     assert list(read_table(tmp_path / "t.parquet", Rejected)) == []
 
@@ -173,11 +176,9 @@ def test_a_lookup_finds_every_row_in_any_order_and_holds_the_last_row_groups(tmp
     read, to_records = [], tables.to_records
     monkeypatch.setattr(tables, "to_records", lambda *a: read.append(1) or to_records(*a))
     lookup = Lookup(tmp_path / "t.parquet", Rejected)
-
     for number in (5, 6, 1500, 1501, 7):
         assert lookup.get(str(number)) == written[number]
     assert len(read) == 3
-
     wanted = random.Random(0).sample(written[:-1], 50)
     assert [lookup.get(row.id) for row in wanted] == wanted
     assert lookup.get("0") == written[0]

@@ -1,13 +1,8 @@
-"""Rows of published kinds whose fields nobody named: read right, or refused by the field's name.
-
-The contents are invented; what a prompt, a gold and tests must be is said by hand in
-`row_shapes.yaml`. The files of ../shared/cases/schemas are held too where they are there.
-"""
+"""Rows of published kinds whose fields nobody named: read right, or refused by the field's name."""
 
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,6 +15,7 @@ from klear.eval.records.row_files import read_rows
 from klear.eval.rows.reading import named_files, read_problems, read_row, refuse_early, source_of
 from klear.flows.cli.main import main
 from tests.shared_data import DATA
+from tests.tasks.manifests_by_hand import jsonl
 
 CASES = yaml.safe_load(Path(__file__).with_name("row_shapes.yaml").read_text("utf-8"))
 BY_SHAPE = Source(name="s", files=("rows.jsonl",))
@@ -57,15 +53,10 @@ def test_every_code_row_accepts_its_right_program_and_no_wrong_one():
                 assert score.verdict == verdict, (name, program, score.reason)
 
 
-def write(path: Path, *rows: dict[str, Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_one_line_says_what_was_read_and_what_was_rejected_and_why(tmp_path):
     good = {"question": "Tom has 3 bags of 6.", "answer": "3*6=<<3*6=18>>18\n#### 1,018"}
     bad = {"question": "Why?", "answer": "It is so because he has three bags of them, as we said."}
-    reading = read_problems(write(tmp_path / "a.v1.jsonl", good, bad), BY_SHAPE)
+    reading = read_problems(jsonl(tmp_path / "a.v1.jsonl", good, bad), BY_SHAPE)
     line, *rejected = reading.lines()
     assert line == (
         'a.v1.jsonl: 1 math problem · prompt: question · gold: answer after "####" · '
@@ -81,7 +72,7 @@ def test_two_versions_of_a_file_have_two_names_and_packed_files_their_own(tmp_pa
 
 
 def test_a_refusal_names_every_field_looked_for_and_a_fix_that_works_when_typed(tmp_path):
-    path = write(tmp_path / "r.jsonl", {"foo": "What is 2 + 2?", "bar": "4", "id": "9"})
+    path = jsonl(tmp_path / "r.jsonl", {"foo": "What is 2 + 2?", "bar": "4", "id": "9"})
     with pytest.raises(ConfigError) as refusal:
         read_problems(path, BY_SHAPE)
     message = str(refusal.value)
@@ -96,7 +87,7 @@ def test_a_refusal_names_every_field_looked_for_and_a_fix_that_works_when_typed(
 def test_programs_without_tests_are_no_math(tmp_path):
     rows = [{"input": "Add.", "output": "x", "solution": "def f():\n    return 1"},
             {"input": "b", "output": "7"}]  # fmt: skip
-    path = write(tmp_path / "r.jsonl", *rows)
+    path = jsonl(tmp_path / "r.jsonl", *rows)
     for refuse in (read_problems, refuse_early):  # judge and preview; eval
         with pytest.raises(ConfigError, match="holds programs as answers and no tests"):
             refuse(path, BY_SHAPE)
@@ -129,7 +120,7 @@ def test_a_line_of_a_table_with_other_columns_is_a_reject(tmp_path):
 
 
 def test_several_golds_are_read_as_the_refusal_says_and_judged_so(tmp_path):
-    path = write(tmp_path / "r.jsonl", {"problem": "Solve it.", "answer": ["\\frac{x}{2}", "2x"]})
+    path = jsonl(tmp_path / "r.jsonl", {"problem": "Solve it.", "answer": ["\\frac{x}{2}", "2x"]})
     with pytest.raises(ConfigError) as refusal:
         read_problems(path, BY_SHAPE)
     typed = [part.split()[0] for part in str(refusal.value).split("--fields ")[1:]]
@@ -160,7 +151,7 @@ def test_a_reference_that_fails_on_its_own_input_leaves_every_answer_unscored():
 
 def test_fields_and_an_entry_of_the_catalogue_say_how_a_file_is_read(tmp_path):
     row = {"problem": "p?", "answer": "5", "final_answer": "7", "question": "q?"}
-    path = write(tmp_path / "r.jsonl", row)
+    path = jsonl(tmp_path / "r.jsonl", row)
     named = source_of("r", path, 'prompt=question,gold="final_answer"')
     (problem,) = read_problems(path, named).problems
     assert (problem.prompt, problem.answer) == ("q?", "7")
@@ -173,7 +164,7 @@ def test_fields_and_an_entry_of_the_catalogue_say_how_a_file_is_read(tmp_path):
 
 def test_preview_shows_a_row_as_the_judge_sees_it(tmp_path, capsys):
     row = {"question": "Which?", "choices": ["Iron", "Neon"], "answer": 1, "subject": "chem"}
-    assert main(["preview", str(write(tmp_path / "r.jsonl", row))]) == 0
+    assert main(["preview", str(jsonl(tmp_path / "r.jsonl", row))]) == 0
     output = capsys.readouterr().out
     assert "gold: letter of answer" in output
     assert "B) Neon" in output

@@ -20,8 +20,9 @@ from klear.configs.settings.sources import Source
 from klear.eval.judge.judge import Judge
 from klear.eval.records import Problem
 from klear.eval.records.row_files import read_rows
-from klear.eval.rows.reading import numbered, read_problems, read_row
+from klear.eval.rows.reading import numbered, read_problems, read_row, source_of
 from tests.shared_data import DATA
+from tests.tasks.manifests_by_hand import jsonl
 
 SCHEMAS = DATA.parent / "cases" / "schemas"
 CASES = [json.loads(line) for line in Path(__file__).with_name("rows_judged.jsonl").open()]
@@ -146,8 +147,7 @@ def write(path: Path, *golds: Any, options: int = 4) -> Path:
     names = [f"metal {n}" for n in "wxyz"[:options]]
     rows = [{"question": f"Which is {n}?", "choices": names, "answer": g} for n, g in
             enumerate(golds)]  # fmt: skip
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return jsonl(path, *rows)
 
 
 def test_a_file_that_numbers_options_from_1_is_read_so_as_a_whole(tmp_path):
@@ -169,3 +169,13 @@ def test_a_letter_without_options_is_warned_of_with_its_row(tmp_path):
     path.write_text('{"question": "2?", "answer": "7"}\n{"question": "Which?", "answer": "B"}\n')
     lines = read_problems(path, BY_SHAPE).lines()
     assert "  warning: the gold of row 2 is a letter, and the row has no options" in lines
+
+
+def test_where_numbers_of_options_begin_is_said_as_the_refusal_says(tmp_path):
+    rows = ({"question": f"{n}?", "options": ["a", "b", "c"], "answer": n} for n in (0, 3, 1))
+    file = jsonl(tmp_path / "r.jsonl", *rows)
+    with pytest.raises(ConfigError, match="say it by --fields options_from=0 or 1"):
+        read_problems(file, source_of("x", file))
+    for first, letters in (("0", ["A", "B"]), ("1", ["C", "A"])):
+        reading = read_problems(file, source_of("x", file, f"options_from={first}"))
+        assert [p.answer for p in reading.problems] == letters

@@ -1,6 +1,4 @@
-"""A program can only read its input and write its output. Each test is one thing it cannot do,
-beside those that the fixture `sandbox` has tried already: the network, files, processes, signals.
-"""
+"""A program can only read its input and write its output."""
 
 import json
 import os
@@ -22,7 +20,6 @@ LIMITS = Limits(cpu_s=2, wall_s=10, memory=1 << 30, output=1 << 20)
 
 
 def output_of(sandbox: Sandbox, program: str, stdin: str = "") -> str:
-    """What the program prints; what it raised in brackets."""
     assert sandbox.compile(program.encode(), LIMITS).exit_code == 0
     outcome = sandbox.run(stdin.encode(), LIMITS)
     text = outcome.stdout.decode("utf-8", "replace").strip()

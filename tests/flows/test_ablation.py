@@ -1,15 +1,12 @@
 """A matrix of runs computes what its scores need, once, and no more; some beside each other."""
 
 import os
-import sys
 import threading
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import output_of
 
 from klear.configs.ablation import ablations, load_ablation
 from klear.configs.loading import load_profile
@@ -23,9 +20,9 @@ from klear.tasks.engine.child import ChildFailed
 from klear.tasks.models import train
 from klear.tasks.observe.run_context import TrackedRun
 from klear.tasks.store.store import Store
+from klear.training.launch import run_job
 from klear.training.launch.jobs import RLJob
 
-ROOT = Path(__file__).parents[2]
 TINY = load_profile("tiny")
 TABLE6 = load_ablation("table6_lm_weight")
 
@@ -102,9 +99,7 @@ def test_an_experiment_plans_by_the_assumptions_and_machines_of_its_profile(tmp_
     more = {"α=0": {"rl_math.engine_runtime.gpu_memory_utilization": 0.7}}
     small = TABLE6.scales["paper"].model_copy(update={"set": smaller, "arms": more})
     spec = TABLE6.model_copy(update={"scales": {**TABLE6.scales, "paper": small}})
-
     planned = plan_ablation(spec, "paper", 1, Store(tmp_path))
-
     assert "train_mfu = 0.2" in [name for name, _ in assumptions(planned)]
     assert any("fit" in problem for problem in planned.problems)
     assert [fit.stage for fit in planned.fits].count("rl_math") == 2
@@ -119,7 +114,6 @@ def beside(tmp_path, monkeypatch):
     together = threading.Barrier(2)
 
     def cell(spec, arm, seed, settings, unchanged, parent):
-        """Ends once another one has begun."""
         together.wait(60)
         if arm == os.environ.get("FAILS"):
             raise ChildFailed("no such model", 1)
@@ -143,10 +137,11 @@ def test_a_cell_that_fails_is_named_with_its_reason(beside, monkeypatch):
         beside(2)
 
 
-@pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "1"}, {}])
-def test_a_child_trains_with_the_threads_it_is_given(variables):
-    code = "import torch; from klear.training.launch.run_job import _limit_threads as f; f(0)"
-    rest = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
-    script = f"{code}; print(torch.get_num_threads())"
-    output = output_of(sys.executable, "-c", script, cwd=ROOT, env=rest | variables)
-    assert output.strip() == variables.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+@pytest.mark.parametrize(("variable", "threads"), [("1", []), ("", [3])])
+def test_a_child_trains_with_the_threads_it_is_given_or_one_a_core(monkeypatch, variable, threads):
+    chosen = list[int]()
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr("torch.set_num_threads", chosen.append)
+    run_job._limit_threads(0)
+    assert chosen == threads

@@ -59,7 +59,6 @@ def test_a_killed_matrix_goes_on_where_it_was(cockpit, command):
     assert not made("ablate_micro")
     # the supervisors saw their parent die, and nothing of the run is left
     assert eventually(lambda: not cockpit.children(), 120)
-
     second = cockpit.klear(*command, "1")
     for stage, before in finished.items():
         now = made(stage)

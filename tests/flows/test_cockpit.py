@@ -52,7 +52,8 @@ def dead(cockpit: Home, first: str) -> str:
 
 def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) -> None:
     logged = {name for run in cockpit.tracked("") for name in run.data.metrics}
-    assert {"loss", "reward/mean", "entropy", "countdown_test/avg", "kept", "seconds"} <= logged
+    curves = {"sft/loss", "sft/entropy", "rl_math/reward/mean", "rl_code/reward/mean"}
+    assert curves | {"countdown_test/avg", "accuracy/code", "kept", "seconds"} <= logged
     unknown = len(catalogue.metrics())
     assert not [name for name in sorted(logged) if catalogue.display_order(name) == unknown]
     (run,) = re.findall(r"runs/(\w+)\?", first)
@@ -64,7 +65,7 @@ def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first:
     before = set(cockpit.store.glob("select/*/manifest.json"))
     run = cockpit.ended(cockpit.submit("stage", stage="select", **of_small(cockpit)))
     assert run["state_name"] == "Completed"
-    assert run["name"] == "small-seed0 · select · as of small-seed0"
+    assert run["name"] == "select · as of small-seed0 · small-seed0"
     assert cockpit.states(run["id"]) == {"select": ["Cached"]}
     assert set(cockpit.store.glob("select/*/manifest.json")) == before
     (artifact,) = cockpit.call("artifacts/filter", {"artifacts": {
@@ -92,6 +93,33 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
         run = cockpit.submit("stage", **{**of_none, **parameters})
         assert message in cockpit.ended(run)["state"]["message"]
         assert cockpit.states(run) == {}
+
+
+def test_a_stage_of_a_run_is_run_again_in_the_terminal(cockpit: Home, first: str) -> None:
+    output = cockpit.klear("rerun", "small-seed0", "select", "--set", "select.balanced=true")
+    assert "klear rerun small-seed0: select" in output
+    (run,) = cockpit.named("select · select.balanced=true · as of small-seed0 · small-seed0")
+    assert cockpit.states(run["id"]) == {"select": ["Completed"]}
+    wrong = cockpit.command("rerun", "small-seed1", "select")
+    assert "no run small-seed1 is complete (until its report)" in wrong.stderr
+    assert "did you mean small-seed0?" in wrong.stderr
+
+
+def test_the_queue_shows_its_limit_and_a_run_that_waits_is_named(cockpit: Home, first: str) -> None:
+    assert cockpit.call("work_pools/klear-local/queues/default")["concurrency_limit"] == 2
+    assert {run["work_queue_name"] for run in cockpit.named("small-seed0")} == {"terminal"}
+    name = "plan of report · as of small-seed0 · small-seed0"
+    with (cockpit.home / "gpu" / "gpu-0.lock").open("a") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        held = cockpit.submit("stage", stage="base", seed=72, **of_small(cockpit))
+        assert eventually(lambda: cockpit.states(held).get("base") == ["Running"])
+        fields = {"run_name": "Fantastic-Alabai", "plan_only": True, **of_small(cockpit)}
+        waiting = cockpit.submit("stage", **fields)
+        assert eventually(lambda: cockpit.flow_run(waiting)["name"] == name)
+        assert cockpit.flow_run(waiting)["state_type"] == "SCHEDULED"
+    assert cockpit.ended(held)["state_name"] == "Completed"
+    assert cockpit.ended(waiting)["state_name"] == "Completed"
+    assert cockpit.artifacts(waiting) == {"klear-plan"}
 
 
 def test_a_name_typed_in_the_form_is_kept(cockpit: Home, first: str) -> None:
@@ -130,6 +158,11 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit.set_state(run, "CANCELLING", "Cancelling")
     assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
     assert cockpit.ended(run)["state_name"] == "Cancelled"
+    cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # its worker cancelled this id before
+    assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 3 and cockpit.children())
+    cockpit.set_state(run, "CANCELLING", "Cancelling")
+    assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
+    assert cockpit.ended(run)["state_name"] == "Cancelled"
     assert "Running" not in {s for states in cockpit.states(run).values() for s in states}
 
     again = cockpit.submit("stage", **parameters)
@@ -157,7 +190,7 @@ def test_a_run_from_the_command_line_is_cancelled_from_the_ui(cockpit: Home, fir
     process = cockpit.start("--seed", "5", "--until", "base")
     assert eventually(cockpit.jobs)
     cockpit.signal_jobs(signal.SIGSTOP)  # it cannot be over before the button is pressed
-    (run,) = cockpit.named("small-seed5")
+    (run,) = cockpit.named("until base · small-seed5")
     cockpit.set_state(run["id"], "CANCELLING", "Cancelling")
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
@@ -177,14 +210,17 @@ def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str
 @pytest.mark.timeout(4 * PATIENCE_S)
 def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missing(cockpit, first):
     """One run from a form, which trains meanwhile, and one from the command line behind it."""
-    seed = next(n for n in range(20, 90) if not cockpit.named(f"small-seed{n}"))  # of no other try
+    seed = next(
+        n for n in range(20, 90) if not cockpit.named(f"until base · small-seed{n}")
+    )  # of no other try
     long = {"stage": "sft", "changes": "sft.epochs=36", "seed": seed}
     from_form = cockpit.submit("stage", **long, **of_small(cockpit))
     before = _steps(cockpit.store)
     assert eventually(lambda: _steps(cockpit.store) > before)
     command = cockpit.start("--seed", str(seed), "--until", "base")
-    assert eventually(lambda: cockpit.named(f"small-seed{seed}"))
-    (typed,) = (run["id"] for run in cockpit.named(f"small-seed{seed}"))
+    name = f"until base · small-seed{seed}"
+    assert eventually(lambda: cockpit.named(name))
+    (typed,) = (run["id"] for run in cockpit.named(name))
     assert eventually(lambda: cockpit.states(typed))  # a run that only begins fails at once
 
     pids, at_first, began = cockpit.servers(), _steps(cockpit.store), time.monotonic()
@@ -234,7 +270,8 @@ def _mlflow_has_all(cockpit: Home, flow_run: str, trained: set[str]) -> None:
             for metric, value in line["metrics"].items():
                 points.setdefault(metric, set()).add((line["step"], float(value)))
         for metric, wanted in points.items():
-            history = [(m.step, m.value) for m in cockpit.mlflow.get_metric_history(name, metric)]
+            title = f"{tags['klear.stage']}/{metric}"
+            history = [(m.step, m.value) for m in cockpit.mlflow.get_metric_history(name, title)]
             assert sorted(p for p in history if p in wanted) == sorted(wanted), metric
 
 

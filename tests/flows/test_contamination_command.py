@@ -1,11 +1,11 @@
 """`klear decontaminate` that counts: sources by benchmarks, the strict reading beside the leaks."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from klear.flows.cli.main import main
+from tests.tasks.manifests_by_hand import jsonl
 
 ROOKS = "How many ways are there to place nine rooks on a torus board safely?"
 SUMS = "Find the sum of all positive integers n such that n divides one thousand and one."
@@ -19,8 +19,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(path: Path, field: str, *texts: str) -> Path:
-    path.write_text("".join(json.dumps({field: text}) + "\n" for text in texts))
-    return path
+    return jsonl(path, *({field: text} for text in texts))
 
 
 def command(*words: object) -> int:
@@ -48,7 +47,7 @@ def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(p
     """AceReason's instruction after the problem is no part of it; the same again costs nothing."""
     instruction = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
     rows = [{"input": ROOKS + instruction, "category": "math"}, {"input": 7, "category": "math"}]
-    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    jsonl(place / "rows.jsonl", *rows)
     written(place / "bench.jsonl", "problem", f"{ROOKS} Why?", instruction.strip())
     for computed in (True, False):
         assert command("acereason_sft_math=rows.jsonl", "--against", "bench.jsonl") == 0

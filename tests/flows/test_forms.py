@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 from uuid import uuid4
 
@@ -20,11 +21,16 @@ from klear.configs.loading import load_profile, read_profile
 from klear.configs.machine import Machine
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.loss import CISPO, GRPO
+from klear.flows import one_stage
 from klear.flows.cli.run import Options, parameters_of
 from klear.flows.cockpit import flows, registration
 from klear.flows.cockpit.forms import SETS, overrides_of, read_request, values_of
+from klear.flows.cockpit.names import is_made_up
 from klear.flows.cockpit.registration import crash_silent, register_automation
-from klear.flows.one_stage import chosen, idle_lines
+from klear.flows.dag import build_dag
+from klear.flows.one_stage import choose_inputs, chosen, idle_lines
+from klear.flows.request import Request
+from klear.flows.run import lines_by_stage
 from klear.tasks.store import lineage
 from klear.tasks.store.lineage import (
     LATEST,
@@ -37,7 +43,7 @@ from klear.tasks.store.store import Manifest, Store
 from tests.tasks.manifests_by_hand import publish
 
 TINY = load_profile("tiny")
-MOST_FIELDS = 20  # of a form that opens at once and is seen whole
+MOST_FIELDS = 21  # of a form that opens at once and is seen whole
 FORMS = {form.name: form for form in registration.forms(Machine(home=Path("/nowhere")))}
 
 
@@ -48,6 +54,8 @@ def test_a_form_that_is_left_alone_is_the_profile(profile: str) -> None:
     assert len(schema["properties"]) <= MOST_FIELDS
     assert all(field.get("description") for field in schema["properties"].values())
     assert not [name for name, field in schema["properties"].items() if "anyOf" in field]
+    numbers = [field for field in schema["properties"].values() if field["type"] == "number"]
+    assert not [field for field in numbers if "minimum" in field], "whole steps in the updated UI"
     validate(form.parameters, schema, raise_on_error=True)  # as the server does
     fields = {name: form.parameters.get(name) for name in SETS}
     assert read_request(profile, fields, "", 0).settings == load_profile(profile, ["seed=0"])
@@ -81,7 +89,9 @@ def test_a_command_is_the_form_with_its_options_as_changes() -> None:
     overrides = overrides_of(TINY, fields, parameters["changes"])
     assert overrides[:2] == ["sft.epochs=2", "rl_math.loss=grpo"]
     paid = read_request("tiny", fields, parameters["changes"], parameters["seed"])
-    assert paid.name == request.name == "tiny-seed1 · sft.epochs=2, rl_math.loss=grpo"
+    assert paid.name == request.name == "sft.epochs=2, rl_math.loss=grpo · tiny-seed1"
+    assert flows.name_of("pipeline", parameters) == request.name
+    assert flows.name_of("pipeline", {**parameters, "until": "sft"}) == f"until sft · {paid.name}"
     for stage in (paid.settings.distill, paid.settings.sample):
         assert stage.engine.runtime.approved_cost == 30
 
@@ -95,14 +105,90 @@ def test_a_run_reads_its_profile_once_for_its_name_and_its_work(monkeypatch) -> 
     run.name = "puzzling-orca"
     monkeypatch.setattr(flows, "flow_run", run)
     monkeypatch.setattr(flows, "run_pipeline", lambda request, *_: request.name)
-    name = flows._pipeline_name()
+    name = flows._name_of_this_run()
     assert flows.pipeline.fn(**run.parameters) == name
-    assert name.startswith("tiny-seed3 · evaluate.protocols")
+    assert name.startswith("evaluate.protocols")
     assert len(files) == 1
     monkeypatch.setattr(flows, "is_worker_run", lambda: True)
     monkeypatch.setattr(flows, "deployment", SimpleNamespace(name="paper"))
-    with pytest.raises(ConfigError, match="this form begins with the values of paper"):
-        flows.pipeline.fn(**run.parameters)
+    state: Any = flows.pipeline.fn(**run.parameters)  # no traceback
+    assert (state.type, state.name) == (StateType.FAILED, "Failed")
+    assert "this form begins with the values of paper" in state.message
+
+
+@pytest.mark.parametrize(("changes", "is_refused"), [
+    ("", False), ("sft.epochs=2\n\n# why\n  collect.sources+=[{use: mine}]\r\n", False),
+    ("foo", True), ("sft.epochs=2\nfoo", True), ("=2", True),
+])  # fmt: skip
+def test_a_line_that_is_no_setting_is_refused_when_the_form_is_submitted(changes, is_refused):
+    schema = flows.pipeline.parameters.model_dump()
+    parameters = {**FORMS["tiny"].parameters, "changes": changes}
+    errors = validate(parameters, schema, raise_on_error=False)
+    assert bool(errors) == is_refused
+    assert validate({**parameters, "beta1": -0.1, "changes": ""}, schema, raise_on_error=False)
+
+
+def test_quick_run_of_an_ablation_starts_nothing() -> None:
+    form, schema = FORMS["ablation"], flows.ablation.parameters.model_dump()
+    assert schema["required"] == ["name"]
+    assert not form.parameters
+
+
+@pytest.mark.parametrize("name", [
+    "puzzling-orca", "beta3-canis-majoris-a", "Fantastic-Alabai", "Awesome-Vicuña", ""
+])  # fmt: skip
+def test_a_name_that_either_ui_makes_up_is_not_a_persons(name: str) -> None:
+    assert is_made_up(name)
+    assert not is_made_up("second-try")
+
+
+def test_what_a_person_reads_of_a_form_has_no_lines_of_a_file() -> None:
+    for name, form in FORMS.items():
+        assert "Args:" not in (form.description or "")
+        assert "\n#" not in (form.description or "")
+        if name not in ("stage", "ablation"):
+            assert "\n\nNeeds " in (form.description or "")
+    assert "Needs no GPU. " in (FORMS["tiny"].description or "")
+    assert "Needs 1 H100; the weights of Qwen/" in (FORMS["single_gpu"].description or "")
+
+
+CISPO_RUN = "rl_math.loss=cispo", "rl_code.loss=cispo"
+
+
+def test_results_that_are_not_the_profiles_are_named_and_mixed_only_if_asked(monkeypatch, tmp_path):
+    """The last complete run was CISPO; the profile says GPPO."""
+    dag = build_dag(load_profile("tiny", CISPO_RUN))
+    for stage, call in dag.items():
+        inputs = tuple((name, f"{name}-key") for name in call.inputs)
+        report = publish(tmp_path, stage, f"{stage}-key", settings=call.settings, inputs=inputs)
+    name = "rl_math.loss=cispo, rl_code.loss=cispo · tiny-seed0"
+    run: Any = {"name": name, "flow_run": "flow", "mlflow_run": "m", "overrides": CISPO_RUN}
+    store = Store(tmp_path)
+    note_complete(store, CompleteRun(profile="tiny", seed=0, report=report.key, **run))
+    monkeypatch.setattr(one_stage, "open_store", lambda _: store)
+
+    evaluated = choose_inputs("tiny", "evaluate_rl_code", [], LATEST, "", 0)
+    assert "rl_code.loss.name: cispo → gppo" in evaluated.foreign
+    report_of_all = choose_inputs("tiny", "report", [], "report/report-key", "", 0)
+    assert {line.partition(".")[0] for line in report_of_all.foreign} == {"rl_math", "rl_code"}
+    assert not evaluated.unasked
+    assert f"[{name.replace('_', chr(92) + '_')}](url/runs/flow-run/flow)" in (
+        evaluated.described("url")
+    )
+    parameters = {"profile": "tiny", "stage": "evaluate_rl_code"}
+    assert flows.name_of("stage", parameters) == f"evaluate_rl_code · as of {name} · tiny-seed0"
+    trained = choose_inputs("tiny", "rl_code", [], LATEST, "", 0)
+    assert "rl_code.loss.name: cispo → gppo" in trained.unasked
+    flags = {"mixed": False, "seed": 0, "force": False}
+    with pytest.raises(ConfigError, match=r"has other settings: rl_code.loss.name: cispo → gppo"):
+        one_stage.run_stage("tiny", "rl_code", [], LATEST, "", **flags)
+    # what `klear rerun` and the link on the stage's page fill in
+    request = Request.from_profile(read_profile("tiny"), CISPO_RUN)
+    changes = lines_by_stage(request)
+    assert changes == {"rl_math": ["rl_math.loss=cispo"], "rl_code": ["rl_code.loss=cispo"]}
+    again = choose_inputs("tiny", "rl_code", changes["rl_code"], "rl_code/rl_code-key", "", 0)
+    assert not again.unasked
+    assert {m.key for m in again.manifests.values()} == {"rl_math-key", "filter_rl-key"}
 
 
 def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
@@ -111,7 +197,7 @@ def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
     publish(root, "evaluate_sft", f"{name}-eval", inputs=(("sft", f"{name}-sft"),))
     results = (("sft", f"{name}-sft"), ("evaluate_sft", f"{name}-eval"))
     report = publish(root, "report", f"{name}-report", inputs=results)
-    ids = {"name": f"tiny-{name}", "flow_run": f"flow-{name}", "mlflow_run": f"mlflow-{name}"}
+    ids: Any = {"name": f"tiny-{name}", "flow_run": f"flow-{name}", "mlflow_run": f"mlflow-{name}"}
     run = CompleteRun(profile="tiny", seed=seed, report=report.key, **ids)
     note_complete(Store(root), run)
     for path in root.glob(f"*/{name}-*"):
@@ -139,9 +225,10 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
 def test_a_change_that_does_nothing_in_the_stage_is_refused() -> None:
     both = "sft.epochs=0.6\nsft.packing=false\nevaluate.sampling.max_tokens=32\nstall_minutes=5"
     tiny = read_profile("tiny")
-    assert idle_lines(tiny, "evaluate_sft", both.split()) == ["sft.epochs=0.6"]
+    request = Request.from_profile(tiny, both.split())
+    assert idle_lines(request, "evaluate_sft") == ["sft.epochs=0.6"]
     falling = ["sft.learning_rate=1e-2", "sft.min_learning_rate=5e-3"]  # right together only
-    assert not idle_lines(tiny, "sft", falling)
+    assert not idle_lines(Request.from_profile(tiny, falling), "sft")
 
 
 def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:

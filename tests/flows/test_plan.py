@@ -6,10 +6,11 @@ import pytest
 from home import KLEAR, ROOT
 from processes import output_of
 
+from klear import flows
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import STAGES
 from klear.configs.settings.topology import Topology
-from klear.flows.plan import Plan, critical_path, plan, rows, summary
+from klear.flows.plan import Plan, critical_path, plan, refuse_without_gpu, rows, summary
 from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.models.train import local_model
@@ -34,9 +35,7 @@ def by_stage(tmp_path, *changes):
 @pytest.mark.parametrize("profile", ["tiny", "single_gpu", "single_gpu_8b", "paper"])
 def test_a_profile_plans_every_stage_and_ends_where_the_run_would(tmp_path, profile):
     settings = load_profile(profile)
-
     stages = plan(settings, of(tmp_path))
-
     expected = [name for name in STAGES if name not in settings.stages_left_out]
     assert sorted(s.stage for s in stages) == sorted(expected)
     assert {s.action for s in stages} == {"compute"}
@@ -85,7 +84,6 @@ def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):
 
 def test_the_plan_of_the_paper_counts_the_papers_numbers(tmp_path):
     stages = by_stage(tmp_path)
-
     answers = 93_750 * 16
     assert answers == 1_500_000  # §3.1
     assert stages["distill"].tokens == answers * 10_000
@@ -122,7 +120,6 @@ def test_a_rate_of_ones_own_takes_the_place_of_an_assumption(tmp_path):
 def test_what_cannot_run_is_said_in_the_plan_and_refused_by_a_run(tmp_path):
     settings = load_profile("paper", ["topology.rl_gpus=0"])
     stages = plan(settings, of(tmp_path))
-
     (problem,) = stages.problems
     assert problem.startswith("rl_math: 16 prompts a mini-batch cannot be shared by 32 GPUs")
     assert str(literal(problem.partition(": ")[2])) in summary(stages)
@@ -131,13 +128,28 @@ def test_what_cannot_run_is_said_in_the_plan_and_refused_by_a_run(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_needs_a_gpu_is_refused_before_its_first_stage_on_a_machine_without(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(flows.plan, "gpus", lambda: "")
+    monkeypatch.setattr(flows.plan.shutil, "which", lambda _: None)
+    settings = load_profile("single_gpu")
+    refuse_without_gpu(plan(settings, of(tmp_path), until="dedup"))
+    refuse_without_gpu(plan(load_profile("tiny"), of(tmp_path)))
+    with pytest.raises(DoesNotFit, match=r"distill, .*sft, .*planned for 1 H100; .* has no GPU"):
+        refuse_without_gpu(plan(settings, of(tmp_path)))
+    monkeypatch.setattr(flows.plan, "gpus", lambda: "1 × NVIDIA H200")
+    refuse_without_gpu(plan(settings, of(tmp_path)))
+
+
 def test_the_sum_is_of_what_is_left_and_names_what_is_assumed_or_was_never_measured():
     reused = PlannedStage("a", "reuse", "", seconds=50.0)
     unknown = PlannedStage("c", "compute", "never computed")
     assumed = PlannedStage("d", "compute", "", seconds=3600.0, gpu_hours=8.0, assumed=True)
     assert summary(Plan([reused, unknown, assumed], Topology())) == (
-        "1 to reuse, 2 to compute; ≈1 h 00 min, 8 GPU-hours; never measured here and not counted: c"
+        "1 to reuse, 2 to compute; ≈1 h 00 min + c (never measured), 8 GPU-hours"
     )
+    assert summary(Plan([unknown], Topology())) == "1 to compute; c (never measured)"
 
 
 def test_what_nobody_knows_is_a_dash_and_named_in_the_sum(tmp_path):
@@ -147,7 +159,6 @@ def test_what_nobody_knows_is_a_dash_and_named_in_the_sum(tmp_path):
         "[{name: mine, kind: hub, dataset: some/body, trace_fields: [answer], trace_model: us}]"
     )
     stages = plan(load_profile("pocket", [f"collect.sources={sources}"]), of(tmp_path))
-
     table, text = rows(stages), summary(stages)
     assert "nan" not in f"{table} {text}"
     shown = {row["stage"]: row for row in table}
@@ -167,7 +178,6 @@ def test_local_rows_are_planned_by_their_number_and_length(tmp_path):
     source = "{use: gsm8k_train, files: [train.jsonl], trace_fields: [answer], trace_model: us}"
     changes = [f"data.root={tmp_path}", f"collect.sources=[{source}]"]
     stages = {s.stage: s for s in plan(load_profile("pocket", changes), of(tmp_path / "store"))}
-
     assert rows([stages["collect"]])[0]["rows"] == "80"
     prompt, answer = 1 + 2 + 40, 50 + 4 + 12  # the number has one or two digits; think tags, a box
     expected = 2 * 80 * (prompt + 1.9 + answer + CHAT_TOKENS)

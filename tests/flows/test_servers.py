@@ -207,7 +207,7 @@ class TestRealServers:
 
     def test_up_starts_only_what_is_missing_and_frees_what_it_held(self, running: Klear) -> None:
         before = alive(running.machine)
-        form = next(iter(running.forms().values()))["id"]
+        form = running.forms()["tiny"]["id"]
         state = {"state": {"type": "RUNNING", "name": "Running"}}
         run = post(running.machine, f"deployments/{form}/create_flow_run", state)["id"]
         os.kill(before["worker"].pid, signal.SIGKILL)

@@ -1,7 +1,4 @@
-"""The whole chain with its results on an S3 server, on machines that share nothing else.
-
-The first is killed in the middle of an upload.
-"""
+"""The whole chain with its results on an S3 server, on machines that share nothing else."""
 
 import json
 import os
@@ -50,7 +47,6 @@ print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The store's address."""
     with s3_server() as address:
         signed_on(monkeypatch, address)
         fsspec.filesystem("s3", skip_instance_cache=True).mkdir("klear")
@@ -114,29 +110,22 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     profile = tmp_path / "micro.yaml"
     profile.write_text(SMALL)
     everything = list(EVERY_STAGE)
-
     killed_while_uploading("sft", tmp_path / "first", profile)
-
     shared = SharedStore(tmp_path / "second" / "store", bucket)
     assert not [name for name in shared.objects.sizes("sft") if name.endswith(MANIFEST)]
     damage = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
     damage.pop(BESIDE, None)
     assert damage == dict.fromkeys(everything[: everything.index("sft")], "")
-
     outcomes, digest, characters = run_on(tmp_path / "first", profile)
-
     before = everything[: everything.index("sft") + 1]  # trained, if not shared
     expected = dict.fromkeys(everything, "computed") | dict.fromkeys(before, "cached")
     assert outcomes == expected | {BESIDE: outcomes[BESIDE]}
-
     reused, same_digest, same_characters = run_on(tmp_path / "second", profile)
-
     assert reused == dict.fromkeys(everything, "cached")
     assert (same_digest, same_characters) == (digest, characters)
     copies = tmp_path / "second" / "store"
     assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == ["report"]
     assert {wrong for _, wrong in shared.shared_damage()} == {""}
-
     for name in shared.objects.sizes("report"):
         shared.objects.remove(name)
     again, _, _ = run_on(tmp_path / "third", profile)

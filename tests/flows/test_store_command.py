@@ -1,5 +1,4 @@
-"""`klear store` and `klear lineage` as a user types them: what is there, what is damaged, what
-nothing needs; the chain behind a result, the score with its protocol, and what came of it."""
+"""`klear store` and `klear lineage` as a user types them."""
 
 import json
 import os
@@ -55,7 +54,6 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, c
     assert main(["store", "gc", "--days", "0"]) == 0
     assert "would go" in capsys.readouterr().out
     assert len(results(store)) == 5
-
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
     assert "2 folders, 3.0 kB freed" in capsys.readouterr().out
     assert [p.stage for p in results(store)] == ["collect", "dedup", "report"]
@@ -118,7 +116,6 @@ def test_verify_reads_the_shared_store_too(shared, tmp_path, capsys):
     assert main(["store", "verify"]) == 0
     assert capsys.readouterr().out == "2 results read, 0 damaged\n"  # the copy here, and there
     next((tmp_path / "bucket").glob("collect/*/*/rows.jsonl")).write_text("b" * 1500)
-
     assert main(["store", "verify"]) == 1
     assert "rows.jsonl is missing or was changed" in capsys.readouterr().out
 
@@ -162,6 +159,11 @@ def test_a_score_as_people_write_it_leads_to_the_rows_and_says_its_protocol(chai
     assert [result.split("/")[0] for result in chain] == ["select", "sft", "evaluate_sft"]
     assert chain[1] == f"sft/{NEW}"
     assert PROTOCOL in rest
+
+
+def test_lineage_is_drawn_into_a_file(chains, tmp_path, capsys):
+    assert main(["lineage", "sft/aime24", "--html", str(tmp_path / "lineage.html")]) == 0
+    assert f"{NEW[:8]}</code>" in (tmp_path / "lineage.html").read_text()
 
 
 @pytest.mark.parametrize("digits", [None, 6, 16])

@@ -1,5 +1,4 @@
-"""Whatever a model writes: an answer or a reason, in linear time, and the thought never counts.
-Whatever is typed after --set or stands in a profile: settings, or what to fix."""
+"""Whatever a model writes: an answer or a reason, in linear time, and the thought never counts."""
 
 from pathlib import Path
 

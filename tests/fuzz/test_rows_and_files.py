@@ -1,7 +1,4 @@
-"""Whatever a data file holds: every row is kept or rejected with its place, and none is changed.
-
-And what fuzzing found, one named test each.
-"""
+"""Whatever a data file holds: every row is kept or rejected with its place, and none is changed."""
 
 import codecs
 import json

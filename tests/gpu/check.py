@@ -2,11 +2,12 @@
 
     python -m tests.gpu.check 0 [--only TEXT] [--log GPU.jsonl] [--minutes 0]
 
-A tier is a module `tests.gpu.tierN` with a list CASES (another module may be named in its place).
-Every case runs in a process of its own with a time limit, so neither a CUDA error nor a hang takes
-others with it. The light ones run beside each other; then, one at a time, those that measure. Each
-ends as one JSON line in the log, at once, so that what was found survives whatever comes later.
-A case whose needs the machine lacks is skipped by name. Exit code 1 when one failed.
+A tier is a module `tests.gpu.tierN` or `tests.gpu.pocket` with a list CASES (another module may be
+named in its place). Every case runs in a process of its own with a time limit, so neither a CUDA
+error nor a hang takes others with it. In the list's order the light ones that follow each other run
+beside each other, and those that measure one at a time. Each
+ends as one JSON line in the log, at once, so that what was found survives whatever comes later. A
+case whose needs the machine lacks is skipped by name. Exit code 1 when one failed.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ SLOWER = 10  # so many times the limit without a GPU
 PATHS = (".package", ".", "tests", "tests/bench")
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "VLLM_NO_USAGE_STATS": "1",
                "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1",
-               "OMP_NUM_THREADS": str(CORES_A_CASE)}  # fmt: skip
+               "OMP_NUM_THREADS": str(min(CORES_A_CASE, os.cpu_count() or 1))}  # fmt: skip
 PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
@@ -47,10 +49,13 @@ class Skip(Exception):
 
 
 class Report:
-    """What a case is told (`device`, folders) and what it finds; figures outlive a crash."""
+    """What a case is told (device, limit, folders) and what it finds; figures outlive a crash."""
 
-    def __init__(self, device: str, scratch: Path, shared: Path, file: Path) -> None:
-        self.device, self.scratch, self.shared, self._file = device, scratch, shared, file
+    def __init__(
+        self, device: str, limit_s: float, scratch: Path, shared: Path, file: Path
+    ) -> None:
+        self.device, self.limit_s = device, limit_s
+        self.scratch, self.shared, self._file = scratch, shared, file
         self._figures: dict[str, Any] = {}
         self._missed: list[str] = []
 
@@ -103,13 +108,10 @@ class Case:
     alone: bool = False
 
 
-# ---------------------------------------------------------------------------- in the case's process
-
-
-def run_here(module: str, name: str, device: str, folders: list[Path]) -> int:
+def run_here(module: str, name: str, device: str, limit_s: float, folders: list[Path]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # end with the runner
     (case,) = (c for c in cases_of(module) if c.name == name)
-    report = Report(device, *folders)
+    report = Report(device, limit_s, *folders)
     try:
         case.work(report)
     except Skip as why:
@@ -126,9 +128,6 @@ def run_here(module: str, name: str, device: str, folders: list[Path]) -> int:
 
 def cases_of(module: str) -> list[Case]:
     return importlib.import_module(module).CASES
-
-
-# ------------------------------------------------------------------------------------ in the runner
 
 
 def environment() -> dict[str, str]:
@@ -200,7 +199,8 @@ def _in_a_process(
 ) -> dict[str, Any]:
     device, result = "cuda" if machine()["gpus"] else "cpu", folder / "result.json"
     command = [sys.executable, "-m", "tests.gpu.check", module, "--case", case.name]
-    command += ["--device", device, "--folders", folder, shared, result]  # type: ignore[list-item]
+    command += ["--device", device, "--limit", limit_s]  # type: ignore[list-item]
+    command += ["--folders", folder, shared, result]  # type: ignore[list-item]
     seen = environment()
     if "2 GPUs" not in case.needs:  # with several, transformers spreads a batch over all
         seen["CUDA_VISIBLE_DEVICES"] = seen.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
@@ -238,9 +238,8 @@ def run_tier(module: str, only: list[str], minutes: float) -> Iterator[dict[str,
     deadline = time.monotonic() + minutes * 60 if minutes else float("inf")
     beside = max(1, (os.cpu_count() or 1) // CORES_A_CASE)
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as shared:
-        for alone, at_once in ((False, beside), (True, 1)):
-            chosen = [case for case in cases if case.alone == alone]
-            with ThreadPoolExecutor(at_once) as pool:
+        for alone, chosen in groupby(cases, key=lambda case: case.alone):
+            with ThreadPoolExecutor(1 if alone else beside) as pool:
                 submitted = [
                     pool.submit(run_case, module, c, Path(shared), deadline) for c in chosen
                 ]
@@ -264,17 +263,19 @@ def table(lines: list[dict[str, Any]]) -> str:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tier", help="0 to 3, or a module with CASES")
+    parser.add_argument("tier", help="0 to 3, pocket, or a module with CASES")
     parser.add_argument("--only", nargs="*", default=[""], help="cases with one of these texts")
     parser.add_argument("--log", type=Path, default=ROOT / "GPU.jsonl")
     parser.add_argument("--minutes", type=float, default=0.0, help="for all; 0: no limit")
     for inner in ("--case", "--device"):
         parser.add_argument(inner, help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--folders", nargs=3, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
-    module = f"tests.gpu.tier{options.tier}" if options.tier.isdigit() else options.tier
+    module = f"tier{options.tier}" if options.tier.isdigit() else options.tier
+    module = module if "." in module else f"tests.gpu.{module}"
     if options.case:
-        return run_here(module, options.case, options.device, options.folders)
+        return run_here(module, options.case, options.device, options.limit, options.folders)
     lines: list[dict[str, Any]] = []
     for line in run_tier(module, options.only, options.minutes):
         lines.append(line)

@@ -1,4 +1,4 @@
-"""Of the bundle: installs into a folder and runs T0, without a network.
+"""Of the bundle: installs into a folder and runs its tier, without a network.
 
     python3 gpu-bundle/run.py FOLDER [options of tests/gpu/check.py]
 
@@ -55,7 +55,7 @@ def main(words: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(BUNDLE / "wheels.tar.xz") as archive:
         archive.extractall(folder / "wheels", filter="data")
-    wheels = sorted((folder / "wheels").glob("*.whl"))
+    wheels = [*sorted((folder / "wheels").glob("*.whl")), *BUNDLE.glob("*.whl")]
     site = folder / "site-packages"  # by this name dill knows what it need not pickle whole
     wanted = [wheel for wheel in wheels if is_wanted(wheel)]
     print(f"installing {len(wanted)} of {len(wheels)} packages into {site}", flush=True)
@@ -63,7 +63,8 @@ def main(words: list[str]) -> int:
         install(wanted, site)
     paths = [str(site), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    check = [sys.executable, "-m", "tests.gpu.check", "0", "--log", str(folder / "GPU.jsonl")]
+    tier = (BUNDLE / "TIER").read_text()
+    check = [sys.executable, "-m", "tests.gpu.check", tier, "--log", str(folder / "GPU.jsonl")]
     return subprocess.run([*check, *words[1:]], cwd=BUNDLE / "klear", env=environment).returncode
 
 

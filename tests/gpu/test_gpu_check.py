@@ -14,7 +14,7 @@ import pytest
 from tests.gpu import bundle, check
 
 ROOT = Path(__file__).parents[2]
-TIERS = [path.stem for path in sorted(Path(__file__).parent.glob("tier*.py"))]
+TIERS = [*(path.stem for path in sorted(Path(__file__).parent.glob("tier*.py"))), "pocket"]
 
 
 def run(

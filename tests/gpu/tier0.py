@@ -1,4 +1,5 @@
-"""T0, one card: random weights, torch, transformers and TRL; no vLLM, no network, 8 minutes.
+"""T0, one card: random weights, torch, transformers and TRL; no vLLM, no network, 20 minutes,
+half of them `--only sft_speed`.
 
 Without CUDA the same cases run at toy size on the CPU, as far as they say something there. Bounds
 are relative distances ‖a − b‖ / ‖b‖ of whole gradients. The functions are those of the tests and
@@ -16,6 +17,7 @@ from tests.gpu.check import Case, Report, Skip
 
 FP32, FP16, BF16 = 1e-4, 0.01, 0.05
 ATTENTIONS = {  # beside sdpa, and the module that each one needs
+    "flex_attention": "triton",
     "flash_attention_2": "flash_attn",
     "flash_attention_3": "flash_attn_interface",
     "kernels-community/flash-attn2": "kernels",
@@ -35,9 +37,6 @@ def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 def arrays(**tensors: Any) -> dict[str, Any]:
     return {name: tensor.detach().cpu().double().numpy() for name, tensor in tensors.items()}
-
-
-# ------------------------------------------------------------------------------------- correctness
 
 
 def loss_gradients(report: Report) -> None:
@@ -166,9 +165,6 @@ def kill_and_resume(kind: str, report: Report) -> None:
     report.bound("resumed", resumed, 10 * repeated)
 
 
-# -------------------------------------------------------------------------------- speed and memory
-
-
 def lm_head(report: Report) -> None:
     """bench_lm_head at a 4B model's head and the paper's longest answer."""
     from bench_lm_head import OPTIONS, measure
@@ -206,6 +202,8 @@ def rl_step(report: Report) -> None:
     import bench_rl_step as bench
     from own_process import in_a_process
 
+    from klear.training import sizing
+
     options = large_checkpoint(report)
     live = bench.token_counts(options, 1)[0]
     ours = in_a_process(bench.measure, "ours", options)
@@ -214,11 +212,16 @@ def rl_step(report: Report) -> None:
     report.figure(peer_tokens_per_s=live / peer["seconds"], peer_gb=peer["peak_mb"] / 1e3)
     report.goal("times_as_fast", peer["seconds"] / ours["seconds"], at_least=2.0)
     report.goal("of_its_memory", ours["peak_mb"] / peer["peak_mb"], at_most=0.6)
+    # gradients and AdamW's two states, 12 bytes a parameter, are in both peaks
+    state = 12 * sizing.facts_of_model(str(options.checkpoint)).parameters / 2**20  # type: ignore[union-attr]
+    report.figure(state_gb=state / 1e3)
+    report.figure(of_its_rest=(ours["peak_mb"] - state) / (peer["peak_mb"] - state))
 
 
 def sft_steps(
-    report: Report, length: int, rows: int, steps: int, model: str = "0.6b", **runtime: Any
-) -> Any:
+    report: Report, length: int, rows: int, steps: int, model: str = "0.6b",
+    settings: dict[str, Any] | None = None, **runtime: Any,
+) -> Any:  # fmt: skip
     """(facts of the model, seconds a step, highest bytes in tensors) of so many steps of `rows`
     sequences of `length` tokens; the first step is left out of the time."""
     import torch
@@ -226,7 +229,7 @@ def sft_steps(
     from transformers import TrainerCallback
 
     from klear.configs.settings.training import SFTSettings, TrainRuntime
-    from klear.training import models, sft, sizing
+    from klear.training import models, sft, sizing, speedups
     from klear.training.launch.jobs import SFTJob
 
     base = large_checkpoint(report, model).checkpoint
@@ -235,13 +238,15 @@ def sft_steps(
     ids = torch.randint(300, facts.vocabulary, (rows * (steps + 1), length)).tolist()
     columns = {"input_ids": ids, "labels": ids, "length": [length] * len(ids)}
     data = Dataset.from_dict(columns | {"tokens": columns["length"]})
-    settings = SFTSettings(
-        epochs=1, batch_tokens=rows * length, max_length=length, checkpoint_steps=10**6,
+    s = SFTSettings(
+        **(settings or {}), epochs=1, batch_tokens=rows * length, max_length=length,
+        checkpoint_steps=10**6,
         runtime=TrainRuntime(precision="bf16" if report.cuda else "fp32", threads=1, **runtime),
     )  # fmt: skip
-    job = SFTJob(out=report.scratch, base=base, examples=base, settings=settings)
-    loaded, tokenizer = models.load_to_train(base, settings)
-    trainer, marks = sft.build_trainer(job, loaded, tokenizer, data), []
+    job = SFTJob(out=report.scratch, base=base, examples=base, settings=s)
+    loaded, chat = models.load_to_train(base, s)
+    trainer, marks = sft.build_trainer(job, loaded, chat.tokenizer, data), []
+    speedups.speed_up(trainer, job)
 
     class Clock(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -255,21 +260,46 @@ def sft_steps(
     return facts, (marks[-1] - marks[0]) / steps, highest
 
 
-def sft_speed(model: str, report: Report) -> None:
+SWITCHES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    # settings of the runtime, and what they need
+    "plain": ({}, ()),
+    "half_recomputed": ({"checkpoint_every": 2}, ()),
+    "not_recomputed": ({"gradient_checkpointing": False}, ()),
+    "liger": ({"use_liger_kernel": True}, ("cuda", "liger_kernel")),
+    "compiled": ({"torch_compile": True}, ("cuda",)),
+    "packed": ({"attention": "flex_attention"}, ("cuda", "triton")),
+    "compiled_not_recomputed": (
+        {"torch_compile": True, "gradient_checkpointing": False},
+        ("cuda",),
+    ),
+    "liger_not_recomputed": (
+        {"use_liger_kernel": True, "gradient_checkpointing": False},
+        ("cuda", "liger_kernel"),
+    ),
+}
+MFU = {"0.6b": 0.25, "8b-layers": 0.45}  # goals of the combinations
+
+
+def sft_speed(model: str, name: str, report: Report) -> None:
     """SFT tokens a second, and the share of the card's arithmetic as `klear plan` counts it: six
     operations a parameter and token."""
+    if not report.cuda and model != "0.6b":
+        raise Skip("without CUDA all sizes are the toy one")
     import torch
 
     from klear.configs.settings.base import read_catalogue
 
     length, rows, steps = (8_192, 8, 3) if report.cuda else (64, 4, 2)
-    facts, seconds, _ = sft_steps(report, length, rows, steps, model, micro_batch_tokens=2 * length)
-    report.figure(tokens_per_s=length * rows / seconds)
+    runtime = {"micro_batch_tokens": 2 * length} | SWITCHES[name][0]
+    packing = {"packing": name == "packed"}
+    facts, seconds, highest = sft_steps(report, length, rows, steps, model, packing, **runtime)
+    report.figure(tokens_per_s=length * rows / seconds, gb=highest / 1e9)
     if report.cuda:
-        name = torch.cuda.get_device_name()
-        cards = {n: c for n, c in read_catalogue("gpus").items() if n.partition("-")[0] in name}
-        peak = max((card["tflops"] * 1e12 for card in cards.values()), default=math.nan)
-        report.figure(mfu=6 * facts.parameters * length * rows / seconds / peak)
+        card = torch.cuda.get_device_name()
+        cards = {n: c for n, c in read_catalogue("gpus").items() if n.partition("-")[0] in card}
+        peak = max((c["tflops"] * 1e12 for c in cards.values()), default=math.nan)
+        goal = {"at_least": MFU[model]} if name.endswith("_not_recomputed") else {}
+        report.goal("mfu", 6 * facts.parameters * length * rows / seconds / peak, **goal)
 
 
 def peak_memory(checkpointing: bool, report: Report) -> None:
@@ -280,9 +310,8 @@ def peak_memory(checkpointing: bool, report: Report) -> None:
     facts, _, highest = sft_steps(
         report, length, rows, 1, micro_batch_tokens=length, gradient_checkpointing=checkpointing
     )
-    parts = sizing.training_bytes(
-        facts, length, 1, sharded=False, checkpointing=checkpointing, several=True
-    )
+    training = sizing.Training(facts, sharded=False, checkpointing=checkpointing)
+    parts = training.parts(length, several=True)
     report.figure(predicted_gb=sum(parts.values()) / 1e9, measured_gb=highest / 1e9)
     report.bound("off_by", abs(sum(parts.values()) / highest - 1), 0.15)
 
@@ -298,8 +327,11 @@ CASES = [
     ),
     *(Case(f"kill_and_resume[{k}]", partial(kill_and_resume, k), 150) for k in ("rl", "sft")),
     Case("lm_head", lm_head, 120, alone=True),
-    Case("sft_speed[0.6b]", partial(sft_speed, "0.6b"), 120, alone=True),
-    Case("sft_speed[8b-layers]", partial(sft_speed, "8b-layers"), 120, ("cuda",), True),
+    *(
+        Case(f"sft_speed[{model},{name}]", partial(sft_speed, model, name), 120, needs, True)
+        for model in MFU
+        for name, (_, needs) in SWITCHES.items()
+    ),
     *(
         Case(f"peak_memory[{name}]", partial(peak_memory, on), 90, ("cuda",), True)
         for name, on in (("checkpointing", True), ("whole", False))

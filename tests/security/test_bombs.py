@@ -23,10 +23,11 @@ import resource, sys
 sys.path.insert(0, {root!r})
 resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
 from pathlib import Path
-from klear.eval.records.row_files import read_rows
+from klear.eval.records import row_files
+row_files.FREE_UNPACKED = 256 << 20
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    rows = sum(1 for row in read_rows(Path({path!r})))
+    rows = sum(1 for row in row_files.read_rows(Path({path!r})))
 except ValueError as error:
     print(error)
 else:
@@ -47,7 +48,10 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "LARGEST_ROW", 2 * MIB)
 
 
-@pytest.mark.parametrize("content", [b"\0" * (16 * MIB), b"{}\n" * (2 * MIB)])
+ROW = b'{"problem": "%s"}\n' % (b"0" * 1000)
+
+
+@pytest.mark.parametrize("content", [b"\0" * (16 * MIB), ROW * 8192])
 def test_a_gzip_that_unpacks_to_500_times_its_size_is_refused(
     tmp_path, small_limits, content, monkeypatch
 ) -> None:

@@ -1,6 +1,4 @@
-"""Files are data: no call in the product unpickles one, or runs one outside of the sandbox.
-One with a program in it is refused, and the program does not run. And
-`make audit` tells "none known" from "nobody could be asked"."""
+"""Files are data: no call in the product unpickles one, or runs one outside of the sandbox."""
 
 import ast
 import json
@@ -21,7 +19,10 @@ from klear.training.models import load_model, load_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ("configs", "eval", "training", "tasks", "flows", "deployments")
-UNPICKLING = {"eval/judge/workers.py": "tasks of our own processes, over a pipe or a Ray cluster"}
+UNPICKLING = {
+    "eval/judge/workers.py": "tasks of our own processes, over a pipe or a Ray cluster",
+    "tasks/engine/stage_process.py": "the work of a stage, from the run that started its process",
+}
 """Where pickle.loads stands, and whose bytes it reads: never a file, never a model's text."""
 EXECUTING = {
     "eval/sandbox/zygote/main.py": "the judged program, inside of the sandbox",
@@ -128,7 +129,6 @@ def mark(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A sound checkpoint of a tiny model."""
     folder = tmp_path / "checkpoint"
     shape = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, vocab_size=16,
                         num_attention_heads=1, num_key_value_heads=1)  # fmt: skip

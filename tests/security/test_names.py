@@ -40,7 +40,6 @@ def test_an_id_is_data_and_no_path(tmp_path: Path, name: str) -> None:
     collect.body(out, settings=CollectSettings(root=str(root), sources=(source,)), seed=0)
     (kept,) = kept_in(out)
     assert (kept.id, kept.source) == (problem_id("1+1?"), name)
-
     sample = Sample(problem_id=name, index=0, model=name, text="2")
     with Journal(journal_path(out)) as journal:
         journal.append(sample)

@@ -1,7 +1,6 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -29,8 +28,10 @@ from klear.tasks.ablation.results import (
     identity_of,
     read_finished,
     results_page,
+    results_plot,
     write_results,
 )
+from klear.tasks.report.plots import VERDICT_COLOURS
 from klear.tasks.store.store import Store
 from klear.training.launch.result_files import OFF_POLICY, MetricsFile, StepLines
 from klear.training.rl.off_policy_counts import CELLS
@@ -115,9 +116,7 @@ def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
     MetricsFile(tmp_path).append(4, {"entropy": 0.5})
     counts = {"step": 1, "update": 0, "tokens": [1.0] * CELLS, "gradient": [1.0] * CELLS}
     StepLines(tmp_path / OFF_POLICY, after_step=0).write(counts)
-
     read = read_cell("α=0", 1, tmp_path, tmp_path)
-
     assert read.scores == {"aime24": {"a": 0.5, "b": 1.0}}  # the unscored sample is no zero
     assert read.curves == {"entropy": {4: 0.5}}
     assert "| all | 100.00 | 66.67 |" in page_of(SPEC, [read])
@@ -180,7 +179,6 @@ def finished_with(
 
 
 def claim_row(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
-    """The one row of the claim, as texts."""
     (row,) = claim_rows(compared(spec, finished(spec, *findings).outcome, "tiny"), "tiny")
     return row
 
@@ -297,17 +295,21 @@ def test_the_committed_page_is_made_of_the_lines_beside_it():
     specs = [load_ablation(name) for name in ablations()]
     page = results_page("tiny", specs, results).markdown()
     assert page == (FOLDER / "RESULTS.md").read_text()
+    assert results_plot("tiny", specs, results) == (FOLDER / "RESULTS.svg").read_text()
 
 
-def test_results_begin_with_a_line_a_claim_and_have_no_paragraph_over_80_words():
-    text = (FOLDER / "RESULTS.md").read_text()
-    heading, _, *rows = next(b for b in text.split("\n\n") if b.startswith("|")).splitlines()
-    assert text.index(heading) < text.index("## ")
-    for part in ("claim", "paper", "ours", "seeds", "could have seen", "verdict"):
-        assert part in heading
-    assert len(rows) == len({row.split(" | ")[1] for row in rows}) >= 8
-    prose = [b for b in re.split(r"\n{2,}", text) if not b.startswith("|")]
-    assert not [part for part in prose if len(part.split()) > 80]
+def test_the_picture_has_each_contrast_with_its_seeds_and_verdict():
+    specs = [load_ablation(name) for name in ablations()]
+    finished = read_finished(FOLDER / "RESULTS.jsonl")
+    texts = results_plot("tiny", specs, finished)
+    done = [spec for spec in specs if identity_of(spec, "tiny") in [f.experiment for f in finished]]
+    assert len(done) > 10
+    for spec in done:
+        for contrast in (c for c in spec.contrasts if c.part_of_claim):
+            for other in contrast.than:
+                assert f">{contrast.against(other)} · " in texts
+    confirmed, reversed_ = (texts.count(VERDICT_COLOURS[v]) for v in ("confirmed", "reversed"))
+    assert confirmed > reversed_ > 0
 
 
 def test_a_claim_has_the_half_width_the_seeds_and_what_they_could_have_seen():

@@ -1,9 +1,4 @@
-"""Collect: every kind of source becomes Problems, every bad row a reject with its place.
-
-Whatever a file holds is a clear error or a counted reject; a kill in the middle changes no result.
-Generated sources follow their seed, with planted duplicates and benchmark problems. The hub is in
-test_hub.
-"""
+"""Collect: every kind of source becomes Problems, every bad row a reject with its place."""
 
 import gzip
 import json
@@ -17,7 +12,7 @@ import pytest
 
 from klear.configs.settings.base import Workers
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.records import Problem, Rejected, row_files
+from klear.eval.records import Problem, Rejected, problem_id, row_files
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
 from klear.tasks.engine.run import Run
@@ -41,9 +36,6 @@ def run(root: Path, *sources: Source) -> tuple[list[Problem], list[Rejected], di
     kept, rejected = kept_in(root / "out"), rejected_in(root / "out")
     assert (len(kept), len(rejected)) == (metrics["kept"], metrics["rejected"])
     return kept, rejected, metrics
-
-
-# ---------------------------------------------------------------- files
 
 
 def test_rows_of_several_files_and_formats_become_problems_in_order(tmp_path):
@@ -91,9 +83,6 @@ def test_a_bad_row_is_rejected_with_file_row_field_and_reason_and_the_rest_goes_
     assert metrics["rejected/s"] == 7
 
 
-# ---------------------------------------------------------------- bad input
-
-
 def source(*files: str, **fields) -> Source:
     return Source.model_validate({"name": "s", "files": files, "answer_field": "answer", **fields})
 
@@ -139,6 +128,41 @@ def test_rows_that_where_leaves_out_are_counted(tmp_path, wanted, kept):
     assert metrics["left_out"] == metrics["left_out/s"] == len(names) - len(kept)
 
 
+@pytest.mark.parametrize(("wanted", "kept"), [("", ["p0", "p1", "p2", "p3"]), (2024, ["p6"])])
+def test_where_compares_values_of_every_kind_and_only_nothing_is_empty(tmp_path, wanted, kept):
+    values = (None, "", [], {}, ["a.py"], {"a.py": "x"}, 2024.0, 3.5)
+    rows = ({"problem": f"p{i}", "answer": "1", "of": v} for i, v in enumerate(values))
+    jsonl(tmp_path / "r.jsonl", *rows)
+    problems_kept, _, _ = run(tmp_path, source("r.jsonl", where={"of": wanted}))
+    assert [p.prompt for p in problems_kept] == kept
+
+
+def test_a_row_that_numbers_itself_is_called_by_its_prompt(tmp_path):
+    """Two files that both count from 1 hold different problems."""
+    for name in ("algebra", "geometry"):
+        row = {"id": "1", "domain": "math", "prompt": name, "answer": "1"}
+        jsonl(tmp_path / f"{name}.jsonl", row)
+    kept, _, _ = run(tmp_path, Source(name="s", files=("*.jsonl",), by_shape=True))
+    assert [p.id for p in kept] == [problem_id(name) for name in ("algebra", "geometry")]
+
+
+def test_a_date_that_nobody_named_is_read_where_it_is_one_and_rejects_no_row(tmp_path):
+    dates = {"2024-08-01": "2024-08-01", 1722470400: "2024-08-01", 1722470400000: "2024-08-01",
+             2023: None, 20240801: None, "May 2021": None}  # fmt: skip
+    rows = ({"question": f"{i}?", "answer": "1", "date": d} for i, d in enumerate(dates))
+    jsonl(tmp_path / "r.jsonl", *rows)
+    kept, rejected, _ = run(tmp_path, Source(name="s", files=("r.jsonl",), by_shape=True))
+    assert ([p.date for p in kept], rejected) == ([*dates.values()], [])
+    (tmp_path / "named").mkdir()
+    (tmp_path / "r.jsonl").rename(tmp_path / "named/r.jsonl")
+    named = source("r.jsonl", prompt_field="question", date_field="date")
+    _, rejected, _ = run(tmp_path / "named", named)
+    assert [r.reason.rpartition(": ")[2] for r in rejected] == [
+        f"{date!r} is no ISO date and no seconds since 1970"
+        for date, day in dates.items() if not day
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("place", ["files", "dataset"])
 def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monkeypatch, place):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -152,9 +176,6 @@ def test_a_prompt_is_looked_up_by_a_field_where_the_table_has_it(tmp_path, monke
     read = source("rows.jsonl", prompt_field="key", answer_field="a", lookup=lookup)
     kept, rejected, _ = run(tmp_path, read)
     assert ([p.prompt for p in kept], len(rejected)) == (["x?", "z?"], 1)
-
-
-# ---------------------------------------------------------------- a kill in the middle
 
 
 LOOKUP = {"tables": {"t/train": {"files": ["looked.jsonl"], "text_field": "text"}}}
@@ -179,10 +200,13 @@ def settings(tmp_path: Path) -> CollectSettings:
 
 
 def test_collect_is_keyed_by_the_bytes_of_its_files_and_not_by_their_times(settings, tmp_path):
-    """Those of lookup tables among them."""
+    """Those of lookup tables and of the clones of datasets among them."""
+    jsonl(tmp_path / "clone" / "train.jsonl", {"problem": "p", "answer": "1"})
+    clone = Source(name="cloned", kind="hub", dataset=str(tmp_path / "clone"))
+    settings = settings.model_copy(update={"sources": (*settings.sources, clone)})
     key = partial(collect.key, (), settings, Run(store=Store(tmp_path / "store")))
     before = key()
-    for name in ("a.jsonl", "looked.jsonl"):
+    for name in ("a.jsonl", "looked.jsonl", "clone/train.jsonl"):
         file = tmp_path / name
         content = file.read_bytes()
         file.touch()
@@ -306,9 +330,6 @@ def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, sett
     assert facts[2]["dataset"] == "generated: countdown"
     assert facts[4]["dataset"] == "agentica-org/DeepScaleR-Preview-Dataset (local files)"
     assert facts[4]["licence"] == "mit"
-
-
-# ---------------------------------------------------------------- generated
 
 
 def problems(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:

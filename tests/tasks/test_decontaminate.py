@@ -1,5 +1,4 @@
-"""Decontamination: what is removed and why, and its page, which tells leaks from common wording.
-Near misses: what is listed of rows and items, by which encoder."""
+"""Decontamination: what is removed and why, and its page, which tells leaks from common wording."""
 
 import json
 import tracemalloc
@@ -102,8 +101,6 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path):
     assert peak(9_000) < 1.5 * peak(3_000)
 
 
-# ---------------------------------------------------------------- the page
-
 WORDING = "where m and n are relatively prime positive integers find"
 LEAK = "a torus board holds nine rooks so that none of them attacks another"
 EVIL = "</pre><script>alert(1)</script>"
@@ -178,8 +175,6 @@ def test_a_row_of_common_wording_lists_its_best_hits_and_the_best_of_each_benchm
     assert listed == ["big"] * LISTED_PER_ROW + ["small"]
     assert figures["rows_hit/big"] == figures["rows_hit/small"] == 1
 
-
-# ---------------------------------------------------------------- near misses
 
 PLANE = {"zero": 0.0, "ten": 10.0, "sixty": 60.0, "ninety": 90.0}
 

@@ -122,7 +122,6 @@ def in_parts(rows: int, workers: int = 1) -> DedupSettings:
 
 
 def digest_of(problems: Path, out: Path, chosen: DedupSettings) -> tuple[str, dict[str, float]]:
-    """The digest of what is published, and the metrics."""
     out.mkdir(exist_ok=True)
     metrics = dedup.body(out, Artifact.of_folder(problems), settings=chosen)
     return content_digest(scan(out)), dict(metrics)

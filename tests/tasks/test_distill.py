@@ -1,7 +1,4 @@
-"""Distill: every answer once, in order, resumed at the sample; what never came is named.
-
-Where answers cost money: a pilot, an estimate, nothing beyond what was approved.
-"""
+"""Distill: every answer once, in order, resumed at the sample; what never came is named."""
 
 import json
 import math
@@ -18,7 +15,13 @@ from klear.eval.benchmarks.grades import Grade
 from klear.eval.records import Sample
 from klear.eval.records.tables import read_table
 from klear.tasks.answers import distill as module
-from klear.tasks.answers.distill import NeedsApproval, distill, pilot_of, requests_of
+from klear.tasks.answers.distill import (
+    NeedsApproval,
+    distill,
+    pilot_of,
+    recorded_files,
+    requests_of,
+)
 from klear.tasks.store.store import Artifact
 from klear.training.engines import generate
 from klear.training.engines.generate import Journal, journal_path
@@ -61,7 +64,6 @@ class Teacher(Engine):
             )
 
     def costs(self) -> list[float]:
-        """Of each answer so far."""
         return [self.tokens[problem] * PRICE / 1e6 for problem, _ in self.answered]
 
 
@@ -79,7 +81,6 @@ def hire(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def problems(tmp_path: Path) -> Artifact:
-    """Four problems of two sources; one stands there twice."""
     rows = [math_problem(p, f"s{i % 2}") for i, p in enumerate([*PROMPTS, "p0"])]
     return folder_with(tmp_path / "problems", kept=rows)
 
@@ -108,6 +109,17 @@ def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path
     assert metrics["tokens"] == 3200
     assert metrics["problems_without_answer"] == 0
     assert "cost" not in metrics
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm"])
+def test_the_weights_of_a_local_folder_are_files_that_the_stage_reads(tmp_path, kind):
+    weights = tmp_path / "mine" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.touch()
+    engine = EngineSettings(kind=kind, model=str(weights.parent))
+    assert recorded_files(SampleSettings(engine=engine)) == [weights]
+    of_the_hub = engine.model_copy(update={"model": "Qwen/Qwen3-8B"})
+    assert recorded_files(SampleSettings(engine=of_the_hub)) == []
 
 
 def test_only_named_sources_are_asked_and_an_unknown_one_is_an_error(tmp_path, problems, hire):
@@ -177,9 +189,6 @@ def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, p
     assert "\n" not in str(caught.value)
 
 
-# ---------------------------------------------------------------- what answers cost
-
-
 PROBLEMS = [math_problem(f"p{i}") for i in range(40)]
 TOKENS = {p.id: 1_000 * (1 + i // 4 % 2) for i, p in enumerate(PROBLEMS)}  # 1,500 on average
 PRICE = 1_000.0  # per million tokens: an answer of 1,000 tokens costs 1
@@ -207,9 +216,9 @@ def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, costly):
     assert len(costs) == 10
     mean = sum(costs) / 10
     spread = 1.96 * math.sqrt(sum((c - mean) ** 2 for c in costs) / 9 / 10)
-    assert refused.value.wanted == math.ceil(80 * (mean + spread))
+    assert refused.value.args[2] == math.ceil(80 * (mean + spread))
     assert f"80 answers would cost about {80 * mean:,.2f}" in str(refused.value)
-    assert f"--approve-cost {refused.value.wanted}" in str(refused.value)
+    assert f"--approve-cost {refused.value.args[2]}" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -1,5 +1,4 @@
-"""The evaluate stage and accuracy over training, with a scripted engine in place of the child and,
-where nothing else is said, a judge that reads: every model is scored once, whatever is killed."""
+"""The evaluate stage and accuracy over training, with a scripted engine in place of the child."""
 
 import json
 import runpy
@@ -18,22 +17,24 @@ from klear.configs.settings.evaluation import (
 )
 from klear.configs.settings.judging import JudgeRuntime, JudgeSettings
 from klear.eval.benchmarks.benchmarks import score_benchmark
+from klear.eval.judge.ends import MACHINE_FAILED
 from klear.eval.programs.lcb_runner import official
 from klear.eval.records import Problem, Sample, Score, StdinCase, TestSuite
-from klear.eval.records.tables import count_rows, read_table
+from klear.eval.records.tables import count_rows, read_table, write_table
 from klear.tasks.ablation.ablate import read_learning
 from klear.tasks.answers import distill
+from klear.tasks.answers import judge as judging_stage
 from klear.tasks.models import evaluate as evaluating
 from klear.tasks.models import train
 from klear.tasks.models.evaluate import RESULTS, evaluate, judge_all, requests_for
 from klear.tasks.observe.stage_run import curve_names
 from klear.tasks.report.results import answers_of, means_of
-from klear.tasks.store.store import Artifact
+from klear.tasks.store.store import SCRATCH, Artifact
 from klear.training.engines.generate import Journal, journal_path
 from klear.training.engines.interface import Request
 from klear.training.launch.jobs import GenerateJob
 from klear.training.launch.result_files import StepLines, kept_model, kept_models, read_lines
-from tests.eval.evaluations_by_hand import STATEMENT, evaluation, math_problem, result
+from tests.eval.evaluations_by_hand import STATEMENT, evaluation, math_problem, result, scored
 from tests.tasks.manifests_by_hand import folder_with
 
 A = [math_problem(f"a{i}", "alpha") for i in range(3)]
@@ -82,7 +83,6 @@ def artifacts(root: Path) -> tuple[Artifact, Artifact]:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, scripted: object) -> Engine:
-    """The engine that answers in this test."""
     answers = Engine()
     monkeypatch.setattr(distill, "run_child", answers)
     return answers
@@ -161,8 +161,6 @@ def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(mon
     for name in ("sft", "base"):
         assert later[train][name].version == getattr(train, name).version
 
-
-# ---------------------------------------------------------------- accuracy over training
 
 LEARNING = SETTINGS.model_copy(update={"learning_curve": LearningCurve(k=3, benchmarks=("alpha",))})
 
@@ -268,8 +266,6 @@ def test_a_learning_curve_must_fit_the_protocols():
             EvaluateSettings.model_validate(SETTINGS.model_dump() | {"learning_curve": wrong})
 
 
-# ---------------------------------------------------------------- LiveCodeBench's own verdict
-
 SUM = TestSuite(kind="stdin", cases=(StdinCase(input="1 2\n", output="3\n"),))
 ADD = Problem(domain="code", prompt="Print the sum of two numbers.", source="lcb", tests=SUM)
 OTHER = ADD.model_copy(update={"id": "other", "source": "elsewhere"})
@@ -286,10 +282,8 @@ def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged
     rows = [Sample(problem_id=p, index=i, model="m", text=text) for p, i, text in answers]
     folder_with(tmp_path, problems=[ADD, OTHER], samples=rows)
     settings = JudgeSettings(runtime=JudgeRuntime(workers=1))
-
     ours = judge_all(tmp_path, settings)
     published = judge_all(tmp_path, official(settings), "official_scores", {ADD.id})
-
     assert count_rows(tmp_path / "official_scores.parquet") == len(PROGRAMS)
     protocol = BenchmarkProtocol(name="lcb", k=3, official=True)
     samples = {(s.problem_id, s.index): s for s in rows}
@@ -299,3 +293,43 @@ def test_both_verdicts_are_in_the_result_and_only_official_benchmarks_are_judged
     without = score_benchmark(protocol, [ADD], samples, ours, STATEMENT)
     assert (without.official, without.disagreements) == (None, 0)
     assert all(p.official == (p.source == "livecodebench") for p in PAPER_PROTOCOLS)
+
+
+def test_a_prompt_that_two_sources_share_counts_for_both_and_not_where_their_golds_differ(
+    engine, tmp_path
+):
+    twin = A[0].model_copy(update={"source": "gamma"})
+    settings = SETTINGS.model_copy(update={"protocols": (ALPHA, BenchmarkProtocol(name="gamma"))})
+    model, _ = artifacts(tmp_path)
+    bench = folder_with(tmp_path / "twins", kept=[*A, twin])
+    out, _ = run(tmp_path, settings, (model, bench))
+    answers = answers_of(out)
+    assert answers["gamma"].keys() == {twin.id}
+    assert answers["alpha"].keys() == {p.id for p in A}
+    other = folder_with(tmp_path / "other", kept=[*A, twin.model_copy(update={"answer": "2"})])
+    with pytest.raises(ValueError, match=r"'alpha' and 'gamma' have another gold .*apart"):
+        run(tmp_path / "again", settings, (model, other))
+
+
+def test_a_judge_that_fails_by_itself_gives_no_result_and_keeps_what_it_judged_before(
+    tmp_path, monkeypatch
+):
+    failing = ["", f"{MACHINE_FAILED}NoVerdict: the worker died", "", "", ""]
+    samples = [Sample(problem_id=p.id, index=0, model="m", text="1") for p in [*A, *B][:5]]
+    write_table(tmp_path / "samples.parquet", Sample, samples)
+    write_table(tmp_path / "problems.parquet", Problem, [*A, *B])
+    reasons = iter(failing)
+
+    def judged(*_):
+        for sample, reason in zip(samples, reasons, strict=False):
+            yield scored(sample.problem_id, None if reason else True, reason=reason)
+
+    monkeypatch.setattr(judging_stage, "score_samples", judged)
+    assert len(judge_all(tmp_path, JudgeSettings(sandbox="none"))) == 5  # a fifth is unscored
+    failing[3] = failing[1]
+    reasons = iter(failing)
+    journal = tmp_path / SCRATCH / "scores.jsonl"
+    journal.unlink()
+    with pytest.raises(RuntimeError, match=r"2 of 5 answers .*the worker died.*run again"):
+        judge_all(tmp_path, JudgeSettings(sandbox="none"))
+    assert len(journal.read_text().splitlines()) == 1

@@ -1,5 +1,4 @@
-"""What RL is trained on and how hard a problem is; and a prompt without gold goes through every
-stage: kept for SFT, never scored, never rewarded."""
+"""What RL is trained on, how hard a problem is, and what a prompt without gold goes through."""
 
 from math import comb
 from pathlib import Path
@@ -47,9 +46,6 @@ def score(id_: str, index: int, correct: bool | None) -> Score:
     return scored(id_, correct, index, **nearly)
 
 
-# ---------------------------------------------------------------- how hard a problem is
-
-
 def rated(folder: Path, marks: dict[str, list[bool | None]], samples: int | None = None, **chosen):
     problems = [math_problem("What?", f"source_{i}", id=i) for i in marks]
     scores = [score(i, k, mark) for i, row in marks.items() for k, mark in enumerate(row)]
@@ -89,9 +85,6 @@ def test_sources_are_named_where_they_decide_and_nowhere_else():
 def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     with pytest.raises(ValueError, match="1 samples but 2 scores"):
         rated(tmp_path, {"a": [True, False]}, samples=1)
-
-
-# ---------------------------------------------------------------- enough tests
 
 
 def stdin(*pairs: tuple[str, str]) -> TestSuite:
@@ -143,9 +136,6 @@ def test_white_space_around_a_test_makes_no_other_one_but_outputs_and_types_do()
     assert distinct_cases(tests) == tests
 
 
-# ---------------------------------------------------------------- neither too hard nor too easy
-
-
 def sampled(folder: Path, rows: dict[str, tuple[int, int, int]], **chosen):
     """By (right, wrong, unscored) answers: metrics, ids kept, and reasons by id."""
     problems = [
@@ -184,8 +174,6 @@ def test_unscored_answers_leave_the_share_and_too_few_scored_ones_prove_nothing(
     assert rejected == {"math7": "only 7 of 16 samples were scored", "code": "no samples"}
     assert metrics["rejected_too_few_scored"] == metrics["rejected_unsampled"] == 1.0
 
-
-# ---------------------------------------------------------------- a prompt without gold
 
 WITHOUT_GOLD = [
     Problem(domain="math", prompt="why?", judgeable=False, source="none"),
@@ -253,9 +241,6 @@ def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(judged):
     metrics = filter_rl.body(out, judged, judged, settings=FilterRLSettings())
     assert (metrics["kept"], metrics["rejected_not_judgeable"]) == (1, 2)
     assert [r.reason for r in rejected_in(out)] == [NO_GOLD, NO_GOLD]
-
-
-# ---------------------------------------------------------------- golds
 
 
 @pytest.mark.parametrize(

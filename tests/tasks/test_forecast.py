@@ -1,6 +1,6 @@
-"""Forecasts: by rates measured at the same kind of work on the same kind of machine where there are
-any, else by FLOPs and named assumptions."""
+"""Forecasts by rates measured at such work on such machines, else by FLOPs and assumptions."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from klear.tasks.planning.plan import Forecaster
 from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store.hardware import gpus, split, this_machine
-from klear.tasks.store.store import Artifact, Store
+from klear.tasks.store.store import MANIFEST, Artifact, Store
 from klear.training.launch.result_files import METRICS, StepLines
 from tests.tasks.manifests_by_hand import publish
 
@@ -56,15 +56,10 @@ def engine(kind: str, model: str, **runtime: float) -> SampleSettings:
     return SampleSettings(samples_per_prompt=4, engine=EngineSettings.model_validate(fields))
 
 
-# ---------------------------------------------------------------- by FLOPs and assumptions
-
-
 def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_path):
     priced = CLUSTER.model_copy(update={"gpu_hour_price": 2.5})
     data = given(kept=1000, answer_tokens=5000)
-
     estimate = forecast(tmp_path, sft, SFTSettings(epochs=2), given(), data, on=priced)
-
     tokens = 2 * 1000 * (5000 + 300)
     assert estimate.tokens == tokens
     assert estimate.seconds == pytest.approx(6 * QWEN * tokens / (8 * PEAK * 0.4))
@@ -79,9 +74,7 @@ def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_p
 
 def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
     answers = 10 * 128 * 8
-
     estimate = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
-
     assert estimate.tokens == answers * 10_000
     generate = 2 * QWEN * answers * 10_000 / (8 * PEAK * 0.05)
     trained = answers * 10_300
@@ -104,7 +97,6 @@ def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
     )
     assert model.counts["models_kept"] == 9
     assert model.bytes == pytest.approx(10 * (plain.bytes or 0))
-
     curve = {"learning_curve": {"k": 4, "benchmarks": ["aime24"]}}
     settings, kept = EvaluateSettings.model_validate(curve), given(**model.counts)
     estimate = forecast(tmp_path, evaluate.named("evaluate_rl_math"), settings, kept, HELD_OUT)
@@ -130,9 +122,7 @@ def test_an_endpoint_is_as_fast_as_it_was_measured_and_costs_its_prices(
     metrics = {"samples": 10, "tokens": 100_000, **measured}
     publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics, seconds=9)
     settings = engine("openai", "r1", input_price=1.0, output_price=2.0, **runtime)
-
     estimate = forecast(tmp_path, distill, settings, problems)
-
     tokens = 400 * 10_000
     assert estimate.tokens == tokens
     assert estimate.seconds == (rate and pytest.approx(tokens / rate))
@@ -156,15 +146,10 @@ def test_what_rests_on_an_assumption_upstream_stays_marked(tmp_path):
         tmp_path, distill, engine("openai", "r1"), given(**{"kept": 9, "kept/a": 9})
     )
     answers = given(**distilled.counts)
-
     estimate = forecast(tmp_path, judge, JudgeSettings(), given(), answers)
     sure = forecast(tmp_path, judge, JudgeSettings(), given(), given(samples=36))
-
     assert answers.metrics["samples"] == 36
     assert (estimate.assumed, sure.assumed) == (True, False)
-
-
-# ---------------------------------------------------------------- by what was measured
 
 
 def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
@@ -175,15 +160,28 @@ def test_a_measured_rate_replaces_the_flops_and_is_named(tmp_path):
         tmp_path, "sft", settings=settings, metrics={"steps": 40}, seconds=10,
         hardware="4 × NVIDIA H100 80GB HBM3", inputs=(("base", "k"),), size=77,
     )  # fmt: skip
-
     estimate = forecast(tmp_path, sft, settings, given(), given(kept=1000, answer_tokens=5000))
-
     assert estimate.tokens == 4 * 1000 * 5300
     assert estimate.seconds == pytest.approx(estimate.tokens / (4000 * 2))
     assert estimate.bytes == 77
     # Examples that lie in the store do not say how long they are: an epoch is what it was then.
     chosen, half = given(kept=1000), settings.model_copy(update={"epochs": settings.epochs / 2})
     assert forecast(tmp_path, sft, half, given(), chosen).tokens == 40 * 1000 / 2
+
+
+def test_a_long_stage_is_as_fast_as_a_long_one_was_and_not_as_a_short_one_was(tmp_path):
+    """The newest result is of one step, whose time is that of its start."""
+    settings = SFTSettings(batch_tokens=1000)
+    publish(tmp_path, "base", settings=BaseModelSettings())
+    same = {"settings": settings, "inputs": (("base", "k"),), "hardware": this_machine()}
+    publish(tmp_path, "sft", **same, key="long", metrics={"steps": 20_000}, seconds=10_000)
+    publish(tmp_path, "sft", **same, key="short", metrics={"steps": 1}, seconds=100)
+    for name, age in (("long", 100), ("short", 0)):
+        os.utime(tmp_path / "sft" / name / MANIFEST, (1_000 - age, 1_000 - age))
+    here, examples = Topology(assume=SIZES), given(kept=1000, answer_tokens=5000)
+    estimate = forecast(tmp_path, sft, settings, given(), examples, on=here)
+    assert estimate.tokens
+    assert estimate.seconds == pytest.approx(estimate.tokens / 2000)
 
 
 def rate(root: Path, body: str, stage: str, gpus: int = 0, gpu: str = "") -> float | None:

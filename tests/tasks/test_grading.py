@@ -1,6 +1,4 @@
-"""The judge stage; and a few graded answers, each with every check of the judge, chosen by rule.
-Our judge beside published grades; published scores, reproduced from the published answers.
-"""
+"""The judge stage; and a few graded answers, each with every check of the judge, chosen by rule."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Hub datasets: one commit, streamed, in pieces that make up the whole (a folder stands in). Models
-by their commit, and benchmarks from files."""
+"""Hub datasets: one commit, streamed, in pieces that make up the whole (a folder stands in)."""
 
 import json
 from pathlib import Path
@@ -32,7 +31,6 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch) -> Path:
-    """A dataset of three files with two rows each."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for i in range(3):
         rows = ({"problem": f"p{2 * i + j}", "answer": j} for j in range(2))

@@ -1,6 +1,4 @@
-"""Words and word n-grams: every character counts as the rule in Python says, whatever stands beside
-it, the compiled search finds what the definition says, and on real problems every pair that is
-found without any n-gram."""
+"""Words and n-grams: the compiled search finds what the rule in Python says, and real leaks."""
 
 import re
 import sys
@@ -19,8 +17,6 @@ from klear.tasks.data.ngrams import Item, NgramIndex
 from klear.tasks.data.text_columns import SPACE, byte_rule, normalized_buffers
 from klear.tasks.data.tokenize import RULES, Normalisation, Rule, alnum_words
 from tests.bench.open_r1_peer import grams
-
-# ---------------------------------------------------------------- words
 
 ALIKE = ("CJK UNIFIED", "HANGUL SYLLABLE", "TANGUT", "CUNEIFORM", "EGYPTIAN", "NUSHU", "YI SYLL")
 CHARS = [
@@ -76,8 +72,6 @@ def test_any_slice_of_a_column_has_the_words_of_its_texts(rule: Rule, texts, a: 
     column = pa.array(texts, pa.string())[some]
     assert read_words(column, rule) == [" ".join(rule(text)) for text in texts[some]]
 
-
-# ---------------------------------------------------------------- n-grams
 
 # Few words, so that texts share some; and what the table and the loops could get wrong.
 HARD = (

@@ -1,5 +1,4 @@
-"""The plan says what would be reused, resumed and computed, and names the difference; it stays fast
-in a large store, since what is read does not grow with what lies there."""
+"""The plan says what would be reused, resumed and computed, and why; fast in a large store."""
 
 import os
 from pathlib import Path
@@ -127,10 +126,8 @@ def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
     scratch = Store(tmp_path).work("gather", key) / ".resume"
     scratch.mkdir(parents=True)
     (scratch / "progress.json").write_text('{"done": 1500, "total": 2000, "note": ""}')
-
     first = planned(tmp_path)[0]
     seconds = Store(tmp_path).manifest(InputRef(stage="gather", key=key, digest="")).seconds
-
     assert first.action == "resume"
     assert first.why.endswith("rows cannot be read (No such file or directory) at 1,500 of 2,000")
     assert first.seconds == pytest.approx(seconds / 4)
@@ -162,7 +159,6 @@ def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
     for i in range(MOST_READ + 5):
         manifest = publish(tmp_path, "dedup", f"{i:04}", created=f"2026-01-01T00:{i:02}:00+00:00")
         os.utime(tmp_path / "dedup" / manifest.key / "manifest.json", (i, i))
-
     keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).results_of("dedup")]
     assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
 
@@ -172,7 +168,6 @@ def test_what_cannot_be_read_is_left_out(tmp_path):
     (tmp_path / "dedup" / "torn").mkdir()
     (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
     (tmp_path / "dedup" / "empty").mkdir()
-
     assert [
         p.folder.name for p in StoreHistory(Store(tmp_path)).results_of("dedup", "nothing")
     ] == ["k"]

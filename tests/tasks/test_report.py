@@ -1,5 +1,4 @@
-"""The report: what it says of a run, what it leaves out, and which files it is. No text of a model
-or a data file can break out of a page's frame."""
+"""The report: what it says of a run, what it leaves out, and which files it is."""
 
 import json
 import re
@@ -39,7 +38,6 @@ def problem(name: str, source: str = "aime24") -> Problem:
 
 def result(right: int, protocol: BenchmarkProtocol, problems_asked: int = 10, unscored: int = 0,
            sandbox: str = "bubblewrap") -> BenchmarkResult:  # fmt: skip
-    """`right` of `asked` problems are solved, one sample each."""
     problems = [
         problem(f"question {i}", protocol.source or protocol.name) for i in range(problems_asked)
     ]

@@ -1,5 +1,4 @@
-"""Which answers are trained on, and of these a subset of fixed size: shares of pools, rounds of
-answers, K-Center-Greedy and its vectors."""
+"""Which answers are trained on, and of these a subset of fixed size."""
 
 from pathlib import Path
 from typing import Any
@@ -123,11 +122,17 @@ def test_answers_without_thinking_pass_only_when_the_settings_allow_them(tmp_pat
     assert (named(kept), rejected) == (["a/0"], {})
 
 
-# ---------------------------------------------------------------- a subset of fixed size
-
 TOPICS = ("circle area radius", "prime divisor remainder", "graph vertex edge")
 PROMPTS = ["circle area radius", "prime divisor", "graph edge", "radius, Circle: area!", "$", ""]
 Pools = dict[str, dict[str, list[int]]]
+
+
+def test_a_balanced_mixture_needs_answers_of_every_domain_that_was_answered(tmp_path: Path):
+    data = Data().problem("m").answer("m").problem("c", domain="code")
+    with pytest.raises(ValueError, match=r"no answer of code is fit .*truncated.*balanced=false"):
+        data.answer("c", finish="length").run(tmp_path / "cut", balanced=True)
+    _, kept, _ = data.answer("c").run(tmp_path / "both", balanced=True)
+    assert named(kept) == ["m/0", "c/1"]
 
 
 def candidates(pools: dict[str, int], answers: int = 1) -> Pools:
@@ -144,7 +149,6 @@ def candidates(pools: dict[str, int], answers: int = 1) -> Pools:
 
 
 def chosen(pools: Pools, seed: int = 0, **settings) -> list[str]:
-    """The prompt of every chosen row, in row order."""
     prompt = {r: id_ for pool in pools.values() for id_, rows in pool.items() for r in rows}
     rows = choose(pools, lambda id_: f"{id_} {id_}", SelectSettings(**settings), seed)
     return [prompt[row] for row in sorted(rows)]
@@ -177,7 +181,6 @@ def naive(points: np.ndarray, k: int, first: int) -> list[int]:
 
 
 def on_grid(points: np.ndarray) -> np.ndarray:
-    """As `embed` rounds them: what follows is exact."""
     return np.round(points / GRID) * GRID
 
 

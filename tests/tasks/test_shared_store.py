@@ -1,5 +1,4 @@
-"""A store on a server: what one machine publishes, the other finds, whole or not at all. Where it
-was moved, emptied or damaged, whoever has a good result mends it."""
+"""A store on a server: what one machine publishes, the other finds, whole or not at all."""
 
 import os
 import signal
@@ -97,7 +96,6 @@ def fetched(store: SharedStore) -> str:
 
 
 def reused(store: SharedStore, *, verify: bool = False) -> Artifact:
-    """The cached result as a stage takes it."""
     artifact, wrong = store.find("collect", KEY, verify=verify)
     assert artifact, wrong
     return store.share(artifact)
@@ -122,15 +120,10 @@ def problems(store: SharedStore) -> list[str]:
     return [wrong for _, wrong in store.shared_damage() if wrong]
 
 
-# ---------------------------------------------------------------- two machines
-
-
 def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
     published = made(SharedStore(tmp_path / "a", url))
     other = SharedStore(tmp_path / "b", url)
-
     artifact, _ = other.find("collect", KEY, verify=True)
-
     assert artifact.digest == published.digest
     assert not artifact.folder.exists()
     assert other.manifest(artifact).files.keys() == {"rows.jsonl", "deep/more.txt"}
@@ -145,9 +138,7 @@ def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp
     for store in (first, second):
         assert store.find("collect", KEY)[0] is None  # both are about to compute it
     winner = made(first, rows="mine")
-
     adopted = made(second, rows="yours")
-
     assert adopted.digest == winner.digest
     assert adopted.file("rows.jsonl").read_text() == "mine"
     assert fetched(SharedStore(tmp_path / "c", url)) == "mine"
@@ -204,9 +195,6 @@ def test_what_others_published_is_listed_and_may_be_an_input(disk, tmp_path, mon
     assert [m.key[0] for m in results(two)] == ["b"]
 
 
-# ---------------------------------------------------------------- moved, emptied, cut off
-
-
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_cached_result_is_published_at_a_new_address_or_where_another_machine_removed_it(
     disk, tmp_path, emptied
@@ -227,7 +215,6 @@ def test_a_forced_result_that_could_not_be_sent_is_sent_later_and_kept(disk, tmp
         patch.setattr(store.objects, "upload", Mock(side_effect=StoreUnreachable("cut")))
         with pytest.raises(StoreUnreachable):
             made(store, rows="new")
-
     assert reused(SharedStore(tmp_path / "a", disk)).file("rows.jsonl").read_text() == "new"
     assert fetched(SharedStore(tmp_path / "b", disk)) == "new"
 
@@ -263,18 +250,16 @@ def test_a_kill_between_the_parts_of_a_file_shares_nothing_and_the_file_is_sent_
 ):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "a"), s3],
-        env={**os.environ, "PYTHONPATH": str(ROOT / ".package")}, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/.package{os.pathsep}{ROOT}"}, check=False,
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL
     other = SharedStore(tmp_path / "b", s3)
     assert other.find("collect", KEY) == (None, "")
     assert begun(other) == ["rows.jsonl"]
     assert not rows_there(other)
-
     monkeypatch.setattr(s3fs.core, "calculate_chunksize", lambda *_, **__: PART)
     again = SharedStore(tmp_path / "a", s3)
     reused(again)
-
     [name] = rows_there(again)
     etag = again.objects._fs.info(name)["ETag"]
     assert etag.strip('"').endswith(f"-{PARTS}")  # how S3 names a file that came in parts
@@ -282,9 +267,6 @@ def test_a_kill_between_the_parts_of_a_file_shares_nothing_and_the_file_is_sent_
     assert fetched(other) == ROWS
     assert other.find("collect", KEY, verify=True)[1] == ""
     assert begun(other) == ["rows.jsonl"]  # the bucket's lifecycle rule removes those parts
-
-
-# ---------------------------------------------------------------- damaged
 
 
 @pytest.mark.parametrize("content", [b"sowr", b"row", None])
@@ -307,11 +289,9 @@ def test_a_result_without_its_files_is_not_found_and_is_replaced(disk, tmp_path,
     made(SharedStore(tmp_path / "a", disk))
     other = SharedStore(tmp_path / "b", disk)
     damage_there(other, content)
-
     artifact, wrong = other.find("collect", KEY)
     assert artifact is None
     assert wrong.endswith(f"collect/{KEY}: rows.jsonl is missing or was changed")
-
     made(other, rows="made again")
     assert problems(other) == []
     assert fetched(SharedStore(tmp_path / "c", disk)) == "made again"
@@ -341,10 +321,8 @@ def test_a_copy_that_was_changed_here_is_named_and_brought_again(disk, tmp_path,
     [(_, wrong)] = damaged(store)
     assert wrong.endswith("rows.jsonl was changed since it was published")
     assert path.read_text() == rows
-
     again = SharedStore(tmp_path / "a", disk)
     again.fetch(reused(again, verify=verify))
-
     assert path.read_text() == "rows"
 
 

@@ -279,6 +279,40 @@ def test_a_gold_that_is_named_before_wrong_options_is_one_of_them_in_an_order_of
     assert others == {*"ABCD"}
 
 
+def gpqa(question: str, right: str, *wrong: str) -> dict[str, str]:
+    options = {f"Incorrect Answer {i}": text for i, text in enumerate(wrong, 1)}
+    return {"Question": question, "Correct Answer": right, **options}
+
+
+def test_a_right_option_that_reads_like_the_number_of_a_wrong_one_is_the_gold():
+    for i in range(8):
+        problem = to_problem(
+            gpqa(f"{i}: how many?", "3", "4", "6", "5"), Source(use="gpqa_diamond")
+        )
+        assert f"\n{problem.answer}) 3\n" in problem.prompt
+
+
+def test_options_that_the_prompt_shows_by_letter_keep_the_order_in_which_it_shows_them():
+    question = "Which?\nA) Iron\nB) Neon\nC) Gold\nD) Tin"
+    row = gpqa(question, "Neon", "Iron", "Gold", "Tin")
+    problem = to_problem(row, Source(use="gpqa_diamond"))
+    assert (problem.prompt, problem.answer) == (question, "B")
+    unread = gpqa(question.replace("B) Neon", "E) Neon"), "Neon", "Iron", "Gold", "Tin")
+    with pytest.raises(BadField, match="order that cannot be read"):
+        to_problem(unread, Source(use="gpqa_diamond"))
+
+
+@pytest.mark.parametrize(("options", "gold", "other"), [
+    (["A", "C", "G", "T"], "C", "letter"), ({"3": "9", "4": "3"}, "3", "label"),
+])  # fmt: skip
+def test_a_gold_that_is_one_option_and_names_another_is_refused(options, gold, other):
+    row = {"problem": "Which?", "options": options, "answer": gold}
+    with pytest.raises(BadField, match=f"is an option, and the {other} of another one"):
+        to_problem(row, source(options_field="options"))
+    row["options"] = ["A", "B"]
+    assert to_problem(row | {"answer": "B"}, source(options_field="options")).answer == "B"
+
+
 @pytest.mark.parametrize(("gold", "reason"), [
     (2, "2 is the place of none of 2 options"), ("Tin", "'Tin' is none of the 2 options"),
 ])  # fmt: skip

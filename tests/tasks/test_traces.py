@@ -1,13 +1,11 @@
-"""What others have published about a row: answers, which are judged like all others, and pass
-rates, which stand for ours where the settings say so. What has none goes to the fallback or is
-counted.
-"""
+"""What others have published about a row: answers, judged like all others, and pass rates."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from klear.configs.loading import load_profile
 from klear.configs.settings.data import DifficultySettings, FilterRLSettings, SampleSettings
 from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.explain import ConfigError
@@ -17,7 +15,7 @@ from klear.eval.records import Sample, problem_id
 from klear.eval.records.tables import read_table
 from klear.flows.dag import build_dag
 from klear.tasks.answers.difficulty import Difficulty, difficulty
-from klear.tasks.answers.distill import distill
+from klear.tasks.answers.distill import distill, recorded_files
 from klear.tasks.answers.filter_rl import filter_rl
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import Artifact
@@ -76,6 +74,14 @@ def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, t
     ours, others = [("One?", "R1")] * 3 + [("Two?", "R1")], [("Three?", "other")] * 3
     assert [s[:2] for s in samples] == ours + others
     assert counts["problems_without_answer"] == 0
+    assert recorded_files(SampleSettings(engine=FROM_ROWS, fallback=other)) == [more]
+
+
+def test_the_data_folder_holds_the_recordings_of_a_fallback_too():
+    other = "distill.fallback={kind: recorded, model: m, files: [more.jsonl]}"
+    fallback = load_profile("open_traces", ["data.root=folder", other]).distill.fallback
+    assert fallback
+    assert fallback.files == ("folder/more.jsonl",)
 
 
 def test_a_killed_stage_keeps_each_published_answer_once(collected, tmp_path):

@@ -19,7 +19,7 @@ from klear.eval.records.tables import write_table
 SMALL = BaseModelSettings(
     kind="random", hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, mlp=64, vocabulary=320
 )
-ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value])
+ALONE: Any = SimpleNamespace(rank=0, size=1, total=list, each=lambda value: [value], objects=list)
 """In the place of `Processes`: there is one."""
 
 

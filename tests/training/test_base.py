@@ -1,5 +1,4 @@
-"""The small base model, made from a seed, with a tokenizer that knows every text; one rendering for
-SFT, RL and evaluation. Of checkpoints only whole ones count, and each says where it comes from."""
+"""The small base model, its tokenizer, and which checkpoints count."""
 
 import json
 import os

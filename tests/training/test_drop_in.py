@@ -1,5 +1,4 @@
-"""GPPOTrainer in the place of TRL's GRPOTrainer: what that takes it takes, or refuses when it is
-built, with what to use instead."""
+"""GPPOTrainer in the place of TRL's GRPOTrainer: what it takes, and what it refuses when built."""
 
 import asyncio
 from typing import Any
@@ -81,8 +80,11 @@ def reward_model(files, tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("rows", [CHAT, TEXTS], ids=["chat", "text"])
-@pytest.mark.parametrize("kind", ["function", "async", "folder", "model", "several"])
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [("function", TEXTS), ("async", CHAT), ("folder", CHAT), ("model", TEXTS), ("several", CHAT)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_rewards_of_every_kind_that_trl_takes_train(build, reward_model, kind, rows):
     model = Qwen3ForSequenceClassification.from_pretrained(reward_model)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(reward_model)

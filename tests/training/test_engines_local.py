@@ -1,5 +1,4 @@
-"""Local generation with a real, very small model: answers, ends, seeds, and resuming a job;
-sampling as `generate` does; what reaches vLLM, without starting it."""
+"""Local generation with a real, very small model, sampled as `generate` does."""
 
 import json
 from dataclasses import replace
@@ -296,7 +295,7 @@ def test_top_p_never_draws_from_the_tail():
 
 
 def test_a_large_vocabulary_is_drawn_from_as_if_it_were_sorted():
-    """top_p 0.9 over 3,000 words, drawn 40,000 times: the words of the sorted nucleus, each as
+    """top_p 0.9 over 3,000 words, drawn 8,000 times: the words of the sorted nucleus, each as
     often as its share of it; at top_p 0.01 nearly every draw from all words is refused."""
     chances = torch.softmax(3 * torch.randn(3_000, generator=torch.Generator().manual_seed(1)), 0)
     ordered, index = chances.sort(descending=True)
@@ -306,11 +305,11 @@ def test_a_large_vocabulary_is_drawn_from_as_if_it_were_sorted():
         share /= share.sum()
         logits = chances.log().expand(1_000, -1)
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.cat([draw(logits, 1.0, top_p, generator) for _ in range(40)])
-        seen = torch.bincount(drawn, minlength=3_000) / 40_000
+        drawn = torch.cat([draw(logits, 1.0, top_p, generator) for _ in range(8)])
+        seen = torch.bincount(drawn, minlength=3_000) / 8_000
         assert set(drawn.tolist()) <= set(inside.tolist())
-        error = (share * (1 - share) / 40_000).sqrt()
-        assert ((seen - share).abs() <= 5 * error + 2 / 40_000).all()
+        error = (share * (1 - share) / 8_000).sqrt()
+        assert ((seen - share).abs() <= 5 * error + 2 / 8_000).all()
 
 
 def test_every_answer_may_have_a_length_of_its_own(files):

@@ -1,5 +1,4 @@
-"""The scripts of docs/examples, the snippets of both READMEs and the benchmark of the second, at
-toy size."""
+"""The scripts of docs/examples and the snippets and commands of both READMEs, at toy size."""
 
 import asyncio
 import importlib
@@ -15,7 +14,9 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from klear.configs.settings.loss import GPPO, ClipHigher
 from klear.training.models import load_model, load_tokenizer
+from tests.training.conftest import by_row, close
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -35,6 +36,45 @@ def test_gppo_in_a_trl_script_learns(example, tmp_path):
     torch.set_num_threads(threads)
     assert len(rewards) == 6
     assert rewards[-1] > rewards[0] + 0.1
+
+
+def fixed(prompts, trainer):
+    """Answers of 3 to 11 tokens in the place of sampled ones."""
+    encode = trainer.processing_class.apply_chat_template
+    ids = encode(prompts, add_generation_prompt=True, return_dict=False)
+    answers = [[70 + (7 * i + j) % 90 for j in range(3 + i % 9)] for i in range(len(prompts))]
+    return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
+
+
+def test_a_loss_in_the_trainer_of_trl_has_the_gradient_of_ours(
+    example, files, make_trainer, gradients, tmp_path
+):
+    """Two updates of one rollout; the first goes so far that the second is clipped."""
+    pay, second = by_row(1.0, 0.0, 0.5, 0.0), []
+    same = {"num_iterations": 2, "max_steps": 2, "max_grad_norm": 0.0, "optim": "sgd"}
+    same |= {"learning_rate": 3.0, "lr_scheduler_type": "constant", "beta": 0.0}
+    theirs = {"per_device_train_batch_size": 16, "num_generations": 4, "steps_per_generation": 1}
+    theirs |= {"scale_rewards": False, "max_completion_length": 12, "shuffle_dataset": False}
+    cpu = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    for loss in (GPPO(), ClipHigher()):
+        plain = {"policy_loss": loss.name, "advantage": "none", "lm_weight": 0.0}
+        options = {**plain, **same, "logging_steps": 2, "rollout_func": fixed}
+        ours = make_trainer(pay, prompts=4, mini_batch=4, **options)
+        stock = example("loss_in_grpo_trainer").GPPOLossTrainer(
+            model=load_model(files["checkpoint"], dtype="float32"),
+            reward_funcs=pay,
+            args=GRPOConfig(str(tmp_path / "stock"), **same, **theirs, **cpu),
+            train_dataset=ours.train_dataset,
+            processing_class=load_tokenizer(files["checkpoint"]),
+            rollout_func=fixed,
+        )
+        stock.policy_loss = loss
+        for update, of_stock in zip(gradients(ours), gradients(stock), strict=True):
+            close(update, of_stock, rtol=1e-4, atol=1e-6)
+        second.append(update)
+        assert ours.state.log_history[0]["ratio/log_max"] > 0.3
+    largest = max((second[0][n] - second[1][n]).abs().max() for n in second[0])
+    assert largest > 1e-3, "no token was clipped"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Nothing that is NaN or infinite passes: a stage ends at the first such step, and writes no such
-weight."""
+"""Nothing that is NaN or infinite passes: a stage ends at the first such step, and writes none."""
 
 import math
 import shutil
@@ -51,7 +50,6 @@ def written(out: Path) -> list[Path]:
 
 @pytest.fixture
 def changed(files, tmp_path):
-    """`changed(change)`: the small model after `change(its weights)`."""
 
     def make(change: Any) -> Path:
         folder = shutil.copytree(files["checkpoint"], tmp_path / "changed")
@@ -61,6 +59,13 @@ def changed(files, tmp_path):
         return folder
 
     return make
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused_and_no_random_one_takes_its_place(changed):
+    name = "model.layers.1.mlp.up_proj.weight"
+    torn = changed(lambda weights: weights.pop(name))
+    with pytest.raises(ValueError, match=rf"has no {name}, which would be random"):
+        load_model(torn)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
@@ -124,7 +129,6 @@ def test_a_step_is_refused_with_the_examples_of_the_micro_batch_whose_loss_is_no
 
 
 def fp16(trainer: Any, scale: float) -> None:
-    """accelerate refuses it without a GPU."""
     accelerator = trainer.accelerator
     accelerator.state._mixed_precision = "fp16"
     accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", scale), True

@@ -17,7 +17,6 @@ pay = by_row(*GROUP)
 
 
 def fixed(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """Answers that are given, of very different lengths."""
     ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
     answers = [
         [70 + (7 * i + 3 * j) % 90 for j in range(LENGTHS[i % len(LENGTHS)])]
@@ -36,7 +35,7 @@ def one_update(make_trainer, gradients, attention="sdpa", **config):
     return gradient
 
 
-@pytest.mark.parametrize(("budget", "loss"), [(10_000, "gppo"), (64, "gppo"), (1, "gspo")])
+@pytest.mark.parametrize(("budget", "loss"), [(64, "gppo"), (1, "gspo")])
 def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, budget, loss):
     update = partial(one_update, make_trainer, gradients, policy_loss=loss, entropy_coef=0.1)
     padded = update(micro_batch_tokens=10_000, packed=False)
@@ -44,13 +43,13 @@ def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, bu
     close(packed, padded)
 
 
-@pytest.mark.parametrize("loss", ["gppo", "gspo"])
-def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer, loss):
+def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer):
+    """By a loss that reads all tokens of an answer."""
     reached = []
     for packed in (False, True):
         trainer = make_trainer(
             pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed, packed=packed,
-            policy_loss=loss,
+            policy_loss="gspo",
         )  # fmt: skip
         trainer.train()
         reached.append(dict(trainer.model.named_parameters()))
@@ -61,9 +60,7 @@ def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer
 @pytest.mark.parametrize(
     ("config", "alpha", "bonus"),
     [
-        ({"lm_weight": 0.0}, 0.0, 0.0),
-        ({"lm_weight": 0.5}, 0.5, 0.0),
-        ({"lm_weight": 0.0, "entropy_coef": 0.3}, 0.0, 0.3),
+        ({"lm_weight": 0.5, "entropy_coef": 0.3}, 0.5, 0.3),
         ({"lm_weight": 0.0, "policy_loss": "gspo"}, 0.0, 0.0),
     ],
 )

@@ -1,6 +1,4 @@
-"""The same update on one process, on two, and on two that each hold half of the weights (gloo): the
-normalisers are global. And two go on from a checkpoint to the bits they would have reached.
-"""
+"""The same update on one process, on two, and on two that each hold half of the weights (gloo)."""
 
 import json
 import os
@@ -40,7 +38,6 @@ def run(files: dict[str, Path], out: Path, processes: int, **env: str) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(files, tmp_path_factory):
-    """What one process made."""
     return run(files, tmp_path_factory.mktemp("one"), 1)
 
 

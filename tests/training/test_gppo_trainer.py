@@ -1,14 +1,16 @@
-"""GPPOTrainer on its own: updates, what leaves a rollout before them, what it refuses, and that no
-rollout of a server that was started again is trained on."""
+"""GPPOTrainer on its own: updates, what leaves a rollout before them, and what it refuses."""
 
 import math
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from klear.training.models import without_dropout
 from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer, LossScale
 from tests.gpu.tier0 import arrays, distance
@@ -27,7 +29,6 @@ def logged(trainer, name):
 
 @pytest.fixture
 def forwarded(on_logp):
-    """Sequences of every micro-batch that a model saw."""
     seen = []
     on_logp(lambda trainer, model, micro, *_: seen.append(len(micro.input_ids)))
     return seen
@@ -42,13 +43,16 @@ def test_groups_of_equal_rewards_are_never_forwarded_and_the_first_that_survive_
     def pay(completions, **_):
         return [1.0 if i // 4 < dead else float(i % 4 == 0) for i in range(len(completions))]
 
+    kept = []
     trainer = make_trainer(pay, prompts=4, mini_batch=2, oversampling=oversampling)
+    trainer.on_rollout = kept.append
     trainer.train()
     trained = min(4 // oversampling, 4 - dead)
     old = 4 * max(0, trained - 1)  # those of all updates but the first are looked at before
     assert sum(forwarded) == 4 * trained + old
     assert logged(trainer, "updates") == [float(trained)]
     assert logged(trainer, "zero_advantage_share") == [dead / 4]
+    assert int(kept[0].rollout.keep.sum()) == 4 * trained
 
 
 @pytest.mark.parametrize("max_grad_norm", [1.0, 0.0])
@@ -134,7 +138,6 @@ def test_settings_that_contradict_gppo_are_refused(tmp_path, wrong, message):
 
 
 def cut_every_other(prompts: list[Any], trainer: Any, **more: Any) -> dict[str, Any]:
-    """Every second answer has no end token."""
     end = trainer._tokenizer.convert_tokens_to_ids("<|im_end|>")
     ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
     answers = [[80, 81, 82, end if i % 2 == 0 else 83] for i in range(len(prompts))]
@@ -153,9 +156,9 @@ def test_overlong_answers_leave_before_the_group_statistics(make_trainer):
     assert (logged(trainer, "overlong"), logged(trainer, "unscored")) == ([8.0], [0.0])
 
 
-@pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
-def test_a_reward_that_is_no_number_is_unscored_never_zero(make_trainer, nothing):
-    trainer, kept = make_trainer(by_row(1.0, nothing, 0.0, 0.5)), []
+def test_a_reward_that_is_no_number_is_unscored_never_zero(make_trainer):
+    groups = ((1.0, nothing, 0.0, 0.5) for nothing in (None, math.nan, math.inf, -math.inf))
+    trainer, kept = make_trainer(by_row(*chain(*groups))), []
     trainer.on_rollout = kept.append
     trainer.train()
     assert kept[0].rollout.keep.tolist() == [True, False, True, True] * 4
@@ -166,8 +169,12 @@ def test_a_reward_that_is_no_number_is_unscored_never_zero(make_trainer, nothing
 
 def test_a_reward_that_never_scores_ends_the_run_with_the_reason(make_trainer):
     trainer = make_trainer(by_row(math.nan), steps=5)
-    with pytest.raises(RuntimeError, match="no answer of 3 rollouts in a row could be scored"):
+    most = "in 3 rollouts in a row most answers could not be scored"
+    with pytest.raises(RuntimeError, match=f"{most}.* for 100% of the last"):
         trainer.train()
+    few_left = make_trainer(by_row(math.nan, math.nan, 1.0, math.nan, 0.0), steps=5)
+    with pytest.raises(RuntimeError, match=most):
+        few_left.train()
 
 
 def test_the_mismatch_correction_weighs_the_policy_term_token_by_token(make_trainer, gradients):
@@ -200,15 +207,35 @@ def test_answers_with_parts_that_are_not_the_models_are_refused(make_trainer):
         make_trainer(by_row(1.0), rollout_func=with_tools).train()
 
 
+def test_what_vllm_says_after_the_end_of_a_turn_is_no_part_of_an_answer(make_trainer, monkeypatch):
+    trainer = make_trainer(len)
+    end = trainer.eos_token_ids[-1]
+    said_more = [[70, end, 71, 72], [70, 71]], [[-1.0, -2.0, -3.0, -4.0], [-1.0, -2.0]]
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *_: said_more)
+    ids, logprobs = trainer._generate_single_turn()
+    assert ids == [[70, end], [70, 71]]
+    assert logprobs == [[-1.0, -2.0], [-1.0, -2.0]]
+
+
+def test_a_policy_has_no_dropout_of_layers_or_of_attention():
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 32, "n_positions": 16}
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).train()
+    ids = torch.arange(8)[None]
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+    without_dropout(model)
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
 @pytest.mark.parametrize("starts", ["aab", "ab"])
 def test_a_server_that_was_started_again_ends_the_stage(make_trainer, monkeypatch, starts):
-    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *_: "answers")
+    answers = [[70, 71]], None
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *_: answers)
     trainer, left = make_trainer(len), list(starts)
     client = SimpleNamespace(
         base_url="http://gpu-9:8000", get_server_info=lambda: {"instance_id": left.pop(0)}
     )
     trainer.vllm_generation = SimpleNamespace(vllm_client=client)
     if starts == "aab":
-        assert trainer._generate_single_turn() == "answers"
+        assert trainer._generate_single_turn() == answers
     with pytest.raises(RuntimeError, match=r"gpu-9:8000 was started again .* run again"):
         trainer._generate_single_turn()

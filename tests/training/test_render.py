@@ -1,5 +1,4 @@
-"""The chat contract, on every text template that the pinned TRL ships and on real tokenizers: what
-is trained is what is sampled, and what is judged is the whole answer."""
+"""The chat contract: what is trained is what is sampled, and what is judged is the whole answer."""
 
 import json
 import shutil
@@ -235,10 +234,9 @@ ANSWERS = {  # of the prompts 6·7 and 2·3; the second of each pair is wrong
 }
 
 
-@pytest.mark.parametrize("domain", ["math", "code"])
-@pytest.mark.parametrize("prefill", PREFILLS)
+@pytest.mark.parametrize(("domain", "prefills"), [("math", PREFILLS), ("code", PREFILLS[::2])])
 def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
-    files, tmp_path, prefill, domain
+    files, tmp_path, domain, prefills
 ):
     """The empty block is the one whose model thinks all the same: it is paid as one that does."""
     suite = {"kind": "stdin", "cases": [{"input": "", "output": "42\n"}]}
@@ -251,30 +249,29 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
 
     def answered(prompts, trainer, **_):
         texts = [ANSWERS[domain][i % 2] for i in range(len(prompts))]
-        writer = plain if "/think" in prefill else trainer.chat
+        writer = plain if "</think>" in trainer.chat.prefill else trainer.chat
         prompt_ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
         answers = writer.response_ids(texts)
         return {"prompt_ids": prompt_ids, "completion_ids": answers, "logprobs": None}
 
-    for name, template in (("plain", CHATML), ("filled", prefilling(prefill))):
-        start = tmp_path / name / "start"
-        shutil.copytree(files["checkpoint"], start)
-        (start / "chat_template.jinja").write_text(template)
-        settings = RL.model_copy(update={"domain": domain, "mini_batch_prompts": 2, "steps": 1})
-        job = RLJob(out=tmp_path / name, checkpoint=start, problems=tmp_path / "problems.parquet",
+    settings = RL.model_copy(update={"domain": domain, "mini_batch_prompts": 2, "steps": 1})
+    for number, template in enumerate([CHATML, *map(prefilling, prefills)]):
+        out = tmp_path / str(number)
+        shutil.copytree(files["checkpoint"], out / "start")
+        (out / "start" / "chat_template.jinja").write_text(template)
+        job = RLJob(out=out, checkpoint=out / "start", problems=tmp_path / "problems.parquet",
                     settings=settings, seed=5)  # fmt: skip
-
         with mock.patch.object(rl, "roll_out", answered):
             result = rl.run_rl(job)
-        rows = list(read_table(tmp_path / name / "rollouts.parquet", RolloutRow))
-        line = json.loads((tmp_path / name / "logs/metrics.jsonl").read_text().splitlines()[0])
+        rows = list(read_table(out / "rollouts.parquet", RolloutRow))
+        line = json.loads((out / "logs/metrics.jsonl").read_text().splitlines()[0])
         metrics = {n: line["metrics"][n] for n in ("reward/format", "reward/mean", "updates")}
         seen.append((metrics, [(r.reward, r.verdict, r.trained) for r in rows]))
         assert result["rollouts_without_update"] == 0
         assert all(has_closed_think(r.text) for r in rows)
-        say = json.loads((tmp_path / name / "checkpoint/chat_format.json").read_text())
+        say = json.loads((out / "checkpoint/chat_format.json").read_text())
         assert say == {"question": "{prompt}"}
-    assert seen[0] == seen[1]
+    assert all(one == seen[0] for one in seen)
     assert seen[0][0]["updates"] > 0
 
 

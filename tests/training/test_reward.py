@@ -85,7 +85,6 @@ def test_the_gap_alarm_rings_for_special_cased_tests_and_not_for_honest_programs
             assert rewards[:4] == [1, *[0 if step <= 10 else 1] * 3]
             means = {name: sum(values) / len(values) for name, values in logged.items()}
             log.on_log(None, TrainerState(global_step=step), None, logs=means)
-
     lines = [line["metrics"] for line in result_files.read_lines(tmp_path / result_files.METRICS)]
     gamed = learned == "special-cased"
     assert [line["withheld/pass_rewarded"] for line in lines] == [0.25] * 10 + [1.0] * 4

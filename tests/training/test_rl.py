@@ -42,7 +42,8 @@ def job_for(files, out, **changes):
 
 
 def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
-    result = rl.run_rl(job_for(files, tmp_path, steps=2))
+    job = job_for(files, tmp_path, steps=2)
+    result = rl.run_rl(job)
     assert result["rollout_steps"] == 2
     assert load_model(tmp_path / "checkpoint").config.model_type == "qwen3"
     assert load_tokenizer(tmp_path / "checkpoint").chat_template
@@ -55,18 +56,22 @@ def test_a_stage_leaves_a_model_metrics_progress_and_rollouts(files, tmp_path):
     assert list(logged) == [1, 2]
     assert result["rollouts_without_update"] == 0
     table = json.loads((tmp_path / "logs/shown/rollouts/step_00001.json").read_text())
-    assert 0 < len(table["data"]) == len(rows) / 2
-    assert all(len(row) == len(table["columns"]) for row in table["data"])
+    assert len(table["data"]) == job.settings.prompts_per_step * job.settings.rollouts_per_prompt
+    shown = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    prompts = {p.id: p.prompt for p in read_table(files["problems"], Problem)}
+    assert all(row["prompt"] == prompts[row["problem_id"]] for row in shown)
+    texts = {(r.problem_id, r.index): r.text for r in rows if r.step == 1}
+    assert texts.items() <= {(r["problem_id"], r["index"]): r["completion"] for r in shown}.items()
     expected = {"reward/mean", "reward/correct", "reward/format", "unscored", "clip/high",
                 "clip/low", "policy_weight", "entropy", "ratio/log_min", "ratio/log_max",
                 "grad_norm", "completions/mean_length", "completions/clipped_ratio",
                 "zero_advantage_share", "skipped_updates", "loss", "learning_rate"}  # fmt: skip
     assert expected <= logged[1]
     drawn = {c for s in map(load_ablation, ablations()) if s.scored != "sft" for c in s.curves}
-    # logged only where an answer has an advantage
-    measured = {name for name in drawn if name.startswith("off_policy/")}
+    # logged only where an answer has an advantage, or with entropy-ratio clipping
+    measured = {name for name in drawn if name.startswith(("off_policy/", "erc/"))}
     assert drawn - measured <= logged[1]  # else an experiment's page lacks its figure
-    assert len(measured) == 4
+    assert len(measured) == 6
     progress = json.loads((tmp_path / ".resume/progress.json").read_text())
     assert (progress["done"], progress["total"]) == (2, 2)
 
@@ -176,7 +181,6 @@ def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeyp
     result = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
     rl.run_rl(job_for(files, tmp_path / "plain", **more))
-
     (kept,) = kept_models(tmp_path / "kept")  # of four steps; the fourth is the result
     assert kept == (2, kept_model(tmp_path / "kept", 2))
     assert result["models_kept"] == 1
@@ -224,14 +228,17 @@ def test_rl_that_learns_nothing_ends_after_three_rollouts_with_reasons_and_an_an
     assert any(json.loads(row)["text"] in lesson for row in rows.splitlines())
     assert "no lesson alarm at step 3: in 3 rollouts in a row" in capsys.readouterr().out
 
+
+def test_rl_that_learns_nothing_goes_on_and_rings_where_the_settings_say_so(
+    files, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rl, "Judge", Judge)
     calm = RL.runtime.model_copy(update={"stop_without_lesson": False})
-    result = rl.run_rl(job_for(files, tmp_path / "goes_on", **same, runtime=calm))
-    assert result["rollout_steps"] == 5
-    lines = (tmp_path / "goes_on/logs/metrics.jsonl").read_text().splitlines()
-    rang = [
-        s for s, line in enumerate(lines, 1) if "alarm/no_lesson" in json.loads(line)["metrics"]
-    ]
-    assert rang == [3, 4, 5]
+    same = {"drop_zero_advantage": True, "mini_batch_prompts": 4, "steps": 5, "runtime": calm}
+    assert rl.run_rl(job_for(files, tmp_path, **same))["rollout_steps"] == 5
+    lines = (tmp_path / "logs/metrics.jsonl").read_text().splitlines()
+    rang = ["alarm/no_lesson" in json.loads(line)["metrics"] for line in lines]
+    assert rang == [False, False, True, True, True]
 
 
 def test_one_fault_in_all_answers_ends_rl_whatever_they_are_paid_and_random_rewards_do_not(

@@ -1,6 +1,4 @@
-"""The scripted teacher and recorded answers: matched by prompt, mapped to our tags, never lost in
-silence. And what all engines share: seeds, the factory, and a journal of finished samples that
-survives kills at any byte and knows what they have cost."""
+"""The scripted teacher, recorded answers, and a journal of samples that survives kills."""
 
 import gzip
 import json
@@ -68,9 +66,9 @@ def test_the_teacher_slips_more_on_a_source_that_says_so():
 def test_the_interface_and_the_factory_import_no_torch():
     code = (
         "import sys, klear.training.engines.generate, klear.training.engines.endpoint\n"
-        "assert not {'torch', 'transformers', 'vllm'} & set(sys.modules)"
+        "print(*{'torch', 'transformers', 'vllm'} & set(sys.modules))"
     )
-    output_of(sys.executable, "-c", code)
+    assert not output_of(sys.executable, "-c", code).strip()
 
 
 def recorded(path: Path, rows: list, **more) -> EngineSettings:
@@ -145,6 +143,12 @@ def test_unusable_rows_are_rejected_with_their_place_and_take_no_index(tmp_path)
     (good,) = (x for x in parsed if not isinstance(x, Rejected))
     assert good.sample.index == 0
     assert (good.grade.index, good.grade.correct, good.grade.model) == (0, True, "sky")
+
+
+def test_an_answer_that_thinks_in_tags_that_nobody_named_is_rejected_with_the_setting(tmp_path):
+    rows = [row("q", r"<seed:think>\boxed{41}?</seed:think> \boxed{42}")]
+    (rejected,) = recordings(recorded(tmp_path / "r.jsonl", rows))
+    assert 'set engine.think_tags=\'["<seed:think>", "</seed:think>"]\'' in rejected.reason
 
 
 def sample(i: int, text: str = "text") -> Sample:

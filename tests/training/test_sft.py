@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 
 import pytest
 import torch
@@ -26,7 +27,6 @@ RUNTIME = TrainRuntime(precision="fp32", gradient_checkpointing=False, threads=1
 
 @pytest.fixture
 def job(files, tmp_path):
-    """`job(**settings)`: a small one in `tmp_path`."""
 
     def make(name="", **changes) -> SFTJob:
         few = {"epochs": 2, "learning_rate": 3e-3, "min_learning_rate": 3e-4, "batch_tokens": 256,
@@ -39,6 +39,19 @@ def job(files, tmp_path):
 
 def progress(out):
     return json.loads((out / result_files.PROGRESS).read_text())
+
+
+def test_examples_longer_than_the_models_places_are_refused(files, tmp_path, job):
+    short = tmp_path / "short"
+    shutil.copytree(files["checkpoint"], short)
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    with pytest.raises(ValueError, match=r"the model 40 places: lower sft\.max_length"):
+        sft.run_sft(job().model_copy(update={"base": short}))
+
+
+def test_experts_are_not_balanced_by_a_loss_that_nobody_set(job):
+    assert sft.sft_config(job(), accumulation=1, steps=10).router_aux_loss_coef == 0.0
 
 
 def test_the_loss_is_on_the_answer_only(files, tmp_path):
@@ -73,8 +86,9 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, j
 def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_stage_if_asked(
     tmp_path, job
 ):
-    wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, "checkpoint_steps": 1, "epochs": 1}
-    for stage_job, rings in (job("marked", **wild), True), (job("calm", checkpoint_steps=1), False):
+    few = {"checkpoint_steps": 1, "epochs": 1}
+    wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, **few}
+    for stage_job, rings in (job("marked", **wild), True), (job("calm", **few), False):
         sft.run_sft(stage_job)
         logged = result_files.read_lines(stage_job.out / result_files.METRICS)
         assert any(DIVERGENCE in line["metrics"] for line in logged) == rings
@@ -171,12 +185,12 @@ def test_muon_takes_steps_of_equal_length_in_every_direction():
 def train(files, job):
     """`train(micro_batch_tokens, **settings)`: the trainer, and the gradients of its steps."""
 
-    def run(budget, name="run", attention="sdpa", **changes):
+    def run(budget, name="run", **changes):
         runtime = RUNTIME.model_copy(update={"micro_batch_tokens": budget})
         paper = {"epochs": 1, "batch_tokens": 2_000, "max_grad_norm": 1e9, "learning_rate": 8e-5,
                  "min_learning_rate": 4e-5, "runtime": runtime}  # fmt: skip
         stage_job, tokenizer = job(name, **(paper | changes)), load_tokenizer(files["checkpoint"])
-        model = load_model(files["checkpoint"], attention=attention, dtype="float32")
+        model = load_model(files["checkpoint"], dtype="float32")
         rows = tokenized(
             files["examples"], ChatFormat.from_template(tokenizer), 256, stage_job.out / "tokens"
         )
@@ -188,15 +202,17 @@ def train(files, job):
 
 def test_a_step_has_one_gradient_for_every_micro_batch_and_layout(train):
     _, in_one = train(10_000, "whole")
-    for budget in (1, 250, 1_000):  # single sequences, then about 2 and 8 at a time
+    for budget in (1, 1_000):  # single sequences, then about 8 at a time
         trainer, cut = train(budget, f"cut{budget}")
         assert trainer.args.gradient_accumulation_steps > 1
         assert len(cut) == len(in_one) > 1
         close(cut[0], in_one[0], rtol=2e-4)
-    for attention in ("sdpa", "eager"):  # flash attention: test_gppo_equivalence.py
-        trainer, packed = train(500, f"packed_{attention}", attention, packing=True)
-        assert trainer.padding_free
-        close(packed[0], in_one[0], rtol=2e-4)
+        entropies = [line["entropy"] for line in trainer.state.log_history if "entropy" in line]
+        assert min(entropies) > 0.9 * max(entropies)  # what fills up a step is not in its mean
+        assert ([] in trainer.plan) == (budget == 1)
+    trainer, packed = train(500, "packed", packing=True)  # flash attention: test_gppo_equivalence
+    assert trainer.padding_free
+    close(packed[0], in_one[0], rtol=2e-4)
 
 
 def test_the_gradient_is_the_mean_nll_of_the_answers_in_float64(train, files):

@@ -1,7 +1,4 @@
-"""What cannot divide or fit is refused before a launch, with the numbers and what to change; the
-formulas are those of a real model, counted in torch. Batches, micro-batches and the order of
-prompts are pure functions of their seed.
-"""
+"""What cannot divide or fit is refused before a launch; the formulas are those of a real model."""
 
 import json
 import random
@@ -19,13 +16,21 @@ from peft import get_peft_model
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from klear.configs.loading import load_profile
+from klear.configs.loading import ConfigError, load_profile
 from klear.configs.settings.training import BaseModelSettings, LoraSettings, RLSettings
 from klear.training import packing, sizing
 from klear.training.models import adapters
 from klear.training.rl.rollout import Rollout, fair_quotas
 from klear.training.rl.rollout import plan_updates as plan_of
-from klear.training.sizing import DoesNotFit, Fit, ModelFacts, check, facts_of_model, refuse
+from klear.training.sizing import (
+    DoesNotFit,
+    Fit,
+    ModelFacts,
+    Training,
+    check,
+    facts_of_model,
+    refuse,
+)
 from tests.training.conftest import ALONE
 
 QWEN3_8B = facts_of_model("Qwen/Qwen3-8B")
@@ -48,11 +53,13 @@ def config_of(facts: ModelFacts) -> Qwen3Config:
     )
 
 
-def saved_bytes(facts: ModelFacts, *, checkpointing: bool, lora: LoraSettings | None = None) -> int:
+def saved_bytes(
+    facts: ModelFacts, *, checkpointing: bool, lora: LoraSettings | None = None, every: int = 1
+) -> int:
     """Bytes of the tensors that the decoder keeps for its backward pass, each storage once."""
     model: Any = Qwen3ForCausalLM(config_of(facts)).train().bfloat16()
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_enable(every_n_layers=every)
     if lora:
         model = get_peft_model(model, adapters(model, lora))
         model.enable_input_require_grads()
@@ -81,9 +88,18 @@ def test_a_layer_saves_what_the_formula_says_and_its_input_alone_when_checkpoint
     both = (saved_bytes(f, checkpointing=checkpointing) for f in (facts, deeper))
     measured = -(next(both) - next(both)) / 2
     if checkpointing:
-        assert sizing.activation_bytes(facts, TOKENS)["checkpoints"] == facts.layers * measured
+        assert Training(facts).activations(TOKENS)["checkpoints"] == facts.layers * measured
     else:
-        assert sizing.layer_bytes(facts, TOKENS) == pytest.approx(measured, rel=0.02)
+        assert Training(facts).layer(TOKENS) == pytest.approx(measured, rel=0.02)
+
+
+def test_of_two_layers_of_which_one_is_recomputed_the_other_saves_everything():
+    deeper = replace(WIDE, layers=WIDE.layers + 2)
+    both = (saved_bytes(f, checkpointing=True, every=2) for f in (WIDE, deeper))
+    parts = (Training(f, every=2).activations(TOKENS) for f in (WIDE, deeper))
+    predicted = (p["checkpoints"] + p["saved tensors"] for p in parts)
+    measured = -(next(both) - next(both))
+    assert -(next(predicted) - next(predicted)) == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.parametrize("lora", [LoraSettings(rank=8), LoraSettings(targets=("q_proj", "v_proj"))])
@@ -92,11 +108,11 @@ def test_adapters_save_their_inputs_and_are_all_that_has_a_state(lora):
     both = (saved_bytes(f, checkpointing=False, lora=lora) for f in (WIDE, deeper))
     measured = -(next(both) - next(both)) / 2
     copies = 2 * WIDE.adapter_parameters(lora) / WIDE.layers  # in bf16, counted apart
-    assert sizing.layer_bytes(WIDE, TOKENS, lora) == pytest.approx(measured - copies, rel=0.02)
+    assert Training(WIDE, lora=lora).layer(TOKENS) == pytest.approx(measured - copies, rel=0.02)
     model: Any = Qwen3ForCausalLM(config_of(WIDE)).bfloat16()
     tuned = get_peft_model(model, adapters(model, lora))
     trained = [p for p in tuned.parameters() if p.requires_grad]
-    state = sizing.state_bytes(WIDE, lora=lora)
+    state = Training(WIDE, lora=lora).state()
     assert state.pop("frozen weights") == 2 * WIDE.parameters
     assert state["adapters"] == sum(p.nbytes for p in trained)
     assert sum(state.values()) == 4 * state["adapters"]
@@ -119,8 +135,7 @@ def test_the_state_of_a_step_has_these_bytes_and_ddp_its_buckets_beside(tmp_path
     states = [t for s in optimizer.state.values() for t in s.values() if t.numel() > 1]
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     own = {g.untyped_storage().data_ptr(): g.untyped_storage().nbytes() for g in gradients}
-
-    assert sizing.state_bytes(SMALL, world=2, sharded=False) == {
+    assert Training(SMALL, world=2, sharded=False).state() == {
         "weights": sum(p.nbytes for p in model.parameters()),
         "gradients": sum(own.values()),  # not views of a bucket
         "optimizer": sum(t.nbytes for t in states),
@@ -134,8 +149,8 @@ def test_qwen3_8b_is_counted_by_hand():
     assert QWEN3_8B.kv_bytes_per_token() == 2 * 36 * 8 * 128 * 2 == 147_456
     assert QWEN3_8B.kv_bytes_per_token(tensor_parallel=16) == 147_456 // 8  # a head is not cut
     tokens = 36_864
-    kept = sizing.activation_bytes(QWEN3_8B, tokens, checkpointing=False)
-    assert kept["saved tensors"] == 36 * sizing.layer_bytes(QWEN3_8B, tokens)
+    kept = Training(QWEN3_8B, checkpointing=False).activations(tokens)
+    assert kept["saved tensors"] == 36 * Training(QWEN3_8B).layer(tokens)
     head = 2 * 4 * 4096 * 32_768 + 4 * 4096 * (tokens + 151_936)
     assert kept["head"] == head + tokens * (6 * 12288 + 4 * 4096)
     assert head < 2 * 4 * tokens * 151_936 / 10
@@ -213,9 +228,12 @@ def test_only_the_stages_that_will_run_are_refused():
         refuse(settings, ["sft", "rl_math"])
 
 
-def test_a_colocated_vllm_has_room_for_the_answers_of_rl_whatever_its_own_limit():
-    shorter = "rl_math.engine_runtime.max_model_len=1000"
-    assert fit_of("rl_math", shorter).lines == fit_of("rl_math").lines
+@pytest.mark.parametrize("unread", ["max_model_len=1000", "dtype=float32", "data_parallel=2"])
+def test_what_rl_does_not_read_of_its_engines_runtime_is_refused(unread):
+    with pytest.raises(
+        ConfigError, match=r"RL reads batch_size, gpu_memory_utilization, tensor_parallel"
+    ):
+        load_profile("paper", [f"rl_math.engine_runtime.{unread}"])
 
 
 def test_a_model_of_unknown_size_is_said_to_be_unchecked():

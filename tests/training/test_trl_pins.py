@@ -1,5 +1,4 @@
-"""TRL's private methods are those that GPPOTrainer was written against: an upgrade that changes one
-fails here, instead of a training run that silently does something else."""
+"""TRL's private methods are those that GPPOTrainer was written against."""
 
 import inspect
 import tomllib
@@ -16,7 +15,6 @@ SIGNATURES = tomllib.loads(Path(__file__).with_name("trl_signatures.toml").read_
 
 
 def signature_of(method: Callable[..., Any]) -> str:
-    """The parameters of `method` without annotations."""
     parameters = inspect.signature(method).parameters.values()
     bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
     return str(inspect.Signature(bare))

@@ -1,6 +1,4 @@
-"""Every argument we would give vLLM, taken by its own parsers: of `vllm serve`, of the engine that
-answers prompts, and of the one that TRL starts beside the trainer.
-"""
+"""Every argument we would give vLLM, taken by its own parsers."""
 
 import json
 import os

@@ -22,8 +22,7 @@ NOTE_S = 15.0
 
 
 def seconds_to_wait(headers: Mapping[str, str], now: datetime) -> float | None:
-    """What Retry-After (or retry-after-ms) says, a number or a date, which the reply's own Date
-    dates from; None: nothing that can be read."""
+    """What Retry-After (or retry-after-ms) says, a number or a date by the reply's own; or None."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit
@@ -52,11 +51,9 @@ class Admission:
     """Lets requests through in the order in which they came."""
 
     def __init__(
-        self,
-        tell: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._tell, self._clock, self._sleep = tell, clock, sleep
         self._turn, self._news = asyncio.Lock(), asyncio.Event()
         self._window, self._unheard = 1.0, 0
@@ -107,15 +104,11 @@ class Admission:
 
 
 class Ticket:
-    """Of one request that was sent."""
-
     def __init__(self, admission: Admission) -> None:
         self._admission, self._open = admission, True
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(ACCEPTED_S, self.close, True)
+        self._timer = asyncio.get_running_loop().call_later(ACCEPTED_S, self.close, True)
 
     def accept(self) -> None:
-        """The endpoint has begun to answer it."""
         self._admission.refusals = 0
         self.close(accepted=True)
 

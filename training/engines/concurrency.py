@@ -1,9 +1,8 @@
 """How many requests an endpoint is asked at once: as many as it sustains, found as TCP finds how
 much a network carries (slow start, then small steps; RFC 5681).
 
-A round of `ROUND_S` seconds is measured, and the next asks more: twice as many at first, later an
-eighth. More that was refused, or brought too few tokens a second, is taken back; refusals of what
-was sustained before halve it.
+Each round of `ROUND_S` seconds asks more: twice as many at first, later an eighth. More that was
+refused, or brought too few tokens a second, is taken back; refusals of what was sustained halve it.
 """
 
 import time
@@ -15,22 +14,17 @@ ROUND_S = 15.0
 STEP = 8
 WORTH = 0.25  # of the tokens/s that more requests would bring if each were as fast as before
 REFUSED = 0.05
-"""Share of the requests sent or in flight that may be refused in a round: they keep their places
-and try again, which costs the others nothing."""
+"""Share of the requests that may be refused in a round: they try again, which costs nothing."""
 
 
 @dataclass(frozen=True)
 class Level:
     """How many to ask, and what the rounds before have shown."""
 
-    limit: int
-    """Requests in flight, of the round to come"""
-    kept: int = 0
-    """The last limit that was sustained; 0: none was measured"""
-    speed: float = 0.0
-    """Tokens a second at `kept`"""
-    settled: bool = False
-    """Whether more were refused or in vain once: from then on steps are small"""
+    limit: int  # Requests in flight, of the round to come
+    kept: int = 0  # The last limit that was sustained; 0: none was measured
+    speed: float = 0.0  # Tokens a second at `kept`
+    settled: bool = False  # Whether more were refused or in vain once: from then on steps are small
 
 
 @dataclass(frozen=True)
@@ -46,8 +40,7 @@ def next_limit(level: Level, seen: Round, most: int) -> Level:
     """What to ask after a round of `level.limit` requests in flight, at most `most`."""
     limit, kept = level.limit, level.kept
     if seen.refused > REFUSED * max(seen.sent, limit):
-        back = kept if 0 < kept < limit else max(1, limit // 2)
-        return Level(back, settled=True)
+        return Level(kept if 0 < kept < limit else max(1, limit // 2), settled=True)
     if kept and seen.speed < level.speed * (1 + WORTH * (limit / kept - 1)) and limit > kept:
         return Level(kept, kept, level.speed, settled=True)
     more = limit + max(1, limit // STEP) if level.settled else 2 * limit
@@ -67,8 +60,7 @@ class AdaptiveConcurrency:
         self._began = self._clock()
 
     def limit(self, asking: int) -> int:
-        """Requests that may be in flight, while `asking` are. A round counts only when it was full:
-        there are fewer when no more are left to ask, and more after the limit has fallen."""
+        """How many may be in flight, while `asking` are. A round counts only when it was full."""
         seconds = self._clock() - self._began
         if seconds >= ROUND_S:
             if self.level.limit - 1 <= asking <= self.level.limit:

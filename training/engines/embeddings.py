@@ -15,10 +15,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch.nn.functional import normalize
 from transformers import AutoConfig, AutoModel
 
-from ..models import NO_CODE, WEIGHTS, load_tokenizer
+from ..models import NO_CODE, WEIGHTS, load_tokenizer, positions_of
 from .endpoint import NO_KEY
 from .interface import EngineError
-from .local_model import positions_of
 
 Embed = Callable[[Sequence[str]], np.ndarray]  # texts → unit rows, float32 [N, D]
 MOST_TOKENS = 512  # of a text: a longer one is compared by its beginning
@@ -30,9 +29,8 @@ FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 
 
 def local_encoder(model: str) -> Embed:
-    """Mean of the last hidden states over a text's tokens, as a unit vector; on the GPU if there
-    is one. `model` is a folder or a hub id, also `id@commit`. Raises EngineError for a model that
-    cannot be loaded or pools in another way."""
+    """Unit vectors: means of the last hidden states over a text's tokens; on the GPU if there is
+    one. `model` is a folder or a hub id, also `id@commit`. Raises EngineError."""
     try:
         folder, (name, _, commit) = model, model.partition("@")
         if not Path(model).is_dir():
@@ -77,9 +75,8 @@ def endpoint_encoder(url: str, model: str) -> Embed:
 
     def ask(texts: Sequence[str]) -> list[list[float]]:
         try:
-            reply = client.embeddings.create(
-                model=model, input=list(texts), encoding_format="float"
-            )
+            request = {"model": model, "input": list(texts)}
+            reply = client.embeddings.create(**request, encoding_format="float")
         except openai.OpenAIError as error:
             refused = isinstance(error, openai.BadRequestError)
             if refused and len(texts) > 1:

@@ -1,11 +1,10 @@
 """Any OpenAI-compatible endpoint: many requests in flight, patient with it, honest about failure.
 
 What can pass is tried again: refusals for overload (`admission` holds all requests meanwhile),
-server errors, time-outs, lost connections, replies that break off. `concurrency` finds how many are
-asked at once. A request that still fails is left out and reported at the end, so that the next run
-asks for it again. One that the endpoint calls wrong (too long, say) has finish_reason `error` and
-its words as text. `MOST_FAILURES` with no success in between end the stage, and so does a parameter
-that the endpoint does not take: the message names the setting.
+server errors, time-outs, lost connections, replies that break off. A request that still fails is
+reported at the end, and asked again by the next run. One that the endpoint calls wrong has
+finish_reason `error` and its words as text. `MOST_FAILURES` with no success in between end the
+stage, and so does a parameter that the endpoint does not take: the message names the setting.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -62,10 +61,8 @@ class EndpointEngine(Engine):
         name = settings.api_key_env
         self._key = key or (os.environ.get(name, "") if name else NO_KEY)
         if not self._key:
-            raise EngineError(
-                f"{settings.base_url} needs a key: set the environment variable {name} (any text "
-                "for a local server without keys)"
-            )
+            fix = f"set the environment variable {name} (any text for a local server without keys)"
+            raise EngineError(f"{settings.base_url} needs a key: {fix}")
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """Samples as they arrive. Raises EngineError after them if requests were given up."""
@@ -76,9 +73,8 @@ class EndpointEngine(Engine):
         self._seen = set[str]()
         runtime = self.settings.runtime
         gate = self._gate = Admission(lambda note: self.tell(note))
-        flow = self._flow = AdaptiveConcurrency(
-            runtime.concurrency or MOST_REQUESTS, gate.open_seconds
-        )
+        most = runtime.concurrency or MOST_REQUESTS
+        flow = self._flow = AdaptiveConcurrency(most, gate.open_seconds)
         client = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.settings.base_url,
@@ -92,31 +88,21 @@ class EndpointEngine(Engine):
                 yield from ask_concurrently(runner, ask, requests, flow.limit)
             finally:
                 runner.run(client.close())
-                self._measure(flow)
-        self._raise_failures(f"after {runtime.max_retries} retries each")
-
-    def _measure(self, flow: AdaptiveConcurrency) -> None:
-        metrics = {"refusals": float(flow.refusals + flow.refused)}
-        if self._seconds:
-            metrics["stream_tokens_per_second"] = self._tokens / self._seconds
-        if flow.sustained:
-            metrics["requests_in_flight"] = float(flow.sustained)
-        self.measured = metrics
-
-    def _raise_failures(self, when: str) -> None:
+                speed = self._tokens / self._seconds if self._seconds else None
+                busy, refusals = flow.sustained or None, flow.refusals + flow.refused
+                figures = {"refusals": refusals, "stream_tokens_per_second": speed}
+                figures |= {"requests_in_flight": busy}
+                self.measured = {n: float(v) for n, v in figures.items() if v is not None}
         if self._failures:
             reasons = ", ".join(f"{n} x {why}" for why, n in self._failures.most_common(5))
-            raise EngineError(
-                f"{self.settings.base_url}: {self._failures.total()} requests failed {when} "
-                f"({reasons}); finished answers are kept, run again for the rest"
-            )
+            failed = f"{self._failures.total()} requests failed after {runtime.max_retries} retries"
+            kept = "finished answers are kept, run again for the rest"
+            raise EngineError(f"{self.settings.base_url}: {failed} each ({reasons}); {kept}")
 
     async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> Sample | None:
-        """A sample; None where the request failed. Raises EngineError where all would fail.
-
-        While it waits for another attempt a request keeps its place among those in flight, so an
-        endpoint that refuses is asked less. Refusals for overload cost the request nothing.
-        """
+        """A sample; None where the request failed. Raises EngineError where all would fail. A
+        request that waits for another attempt keeps its place in flight; refusals for overload cost
+        it nothing."""
         broken, s, most = 0, self.settings, self.settings.runtime.max_retries
         while True:
             ticket = await self._gate.enter()
@@ -185,9 +171,8 @@ class EndpointEngine(Engine):
 
     def _adapts(self, names: Mapping[Parameter, str], refusal: Refusal, reason: str) -> bool:
         """Whether to ask again, without what was refused or under its other name: where that
-        changes no answer, and once for all requests. Raises EngineError with the setting to use
-        for a parameter of which the first request learns that it is refused.
-        """
+        changes no answer. Raises EngineError with the setting for a parameter refused to the first
+        request."""
         if names != self._names:  # sent before another one learnt it
             return True
         sent: dict[str, Parameter] = {names.get(p, p): p for p in self._values()}
@@ -240,9 +225,9 @@ class EndpointEngine(Engine):
                 if "event-stream" not in response.headers.get("content-type", ""):
                     hear(await response.read())
                     return reply
-                async for line in response.iter_lines():
-                    data = line.removeprefix("data:").strip()
-                    if line.startswith("data:") and data != "[DONE]":
+                async for line in event_lines(response.iter_bytes()):
+                    data = line.removeprefix(b"data:").strip()
+                    if line.startswith(b"data:") and data != b"[DONE]":
                         hear(data)
             self._seconds += time.monotonic() - began
             self._tokens += reply.tokens
@@ -268,11 +253,8 @@ class EndpointEngine(Engine):
         extra = {self._names.get(n, n): v for n, v in self._values(request).items()}
         if kwargs := self.settings.chat_template_kwargs:  # vLLM's and SGLang's name
             extra["chat_template_kwargs"] = kwargs
-        return {
-            "model": self.settings.model,
-            "messages": [{"role": "user", "content": request.prompt}],
-            "extra_body": extra,
-        }
+        messages = [{"role": "user", "content": request.prompt}]
+        return {"model": self.settings.model, "messages": messages, "extra_body": extra}
 
     def _take(self, request: Request, reply: Reply, broken: int) -> Sample:
         """The sample of a reply, the first after `broken` ones; raises BrokenReply."""
@@ -281,6 +263,9 @@ class EndpointEngine(Engine):
         text = reply.text(s)
         if tags := foreign_tags(text):
             raise EngineError(f"{s.base_url}: {name_tags(s.model, tags)}")
+        if not (reply.prompt_tokens or self._answered):
+            text = "%s reports no token counts: chunks count as tokens, and costs are too low"
+            logging.getLogger("klear").warning(text, s.base_url)
         self._answered += 1
         self._failed_in_a_row = 0
         self._note(reply)
@@ -296,12 +281,9 @@ class EndpointEngine(Engine):
                 file.write(json.dumps({"at": at, **row}) + "\n")
 
     def _check_name(self, name: str, broken: int) -> None:
-        """Raise BrokenReply when another model answered: a gateway may route a request elsewhere.
-
-        A name that contains the expected one, or is contained in it, is the same: `gpt-4o` answers
-        as `gpt-4o-2024-08-06`. Raises EngineError where nothing else came, not the second time
-        either.
-        """
+        """Raise BrokenReply when another model answered: a gateway may route a request elsewhere. A
+        name within the other is the same: `gpt-4o` answers as `gpt-4o-2024-08-06`. Raises
+        EngineError where nothing else came, twice."""
         s = self.settings
         expected, actual = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
         if actual not in expected and expected not in actual:
@@ -313,10 +295,9 @@ class EndpointEngine(Engine):
     def _count_failure(self, reason: str) -> None:
         self._failed_in_a_row += 1
         if self._failed_in_a_row >= MOST_FAILURES:
-            raise EngineError(
-                f"{self.settings.base_url}: {self._failed_in_a_row} requests in a row failed, the "
-                f"last with {reason}; {self._answered} were answered; finished answers are kept"
-            )
+            failed = f"{self._failed_in_a_row} requests in a row failed, the last with {reason}"
+            kept = f"{self._answered} were answered; finished answers are kept"
+            raise EngineError(f"{self.settings.base_url}: {failed}; {kept}")
 
     def _fatal(self, status: int, words: str) -> EngineError:
         s, hint = self.settings, "base_url usually ends in /v1"
@@ -338,8 +319,7 @@ def served_models(base_url: str, key: str = "") -> list[str]:
 
 
 def described(base_url: str, model: str, key: str = "") -> dict[str, Any]:
-    """What the server says of a model in its list, without what its clock writes; empty where it
-    has no list, or not this model in it. Raises EngineError where it cannot be reached."""
+    """What the server's list says of a model, less its clock's; maybe empty. Raises EngineError."""
     entries, date = _listed(base_url, key, or_none=True)
     entry = next((e for e in entries if e["id"] == model), {})
     facts = {name: entry[name] for name in DESCRIBES if entry.get(name) is not None}
@@ -349,8 +329,7 @@ def described(base_url: str, model: str, key: str = "") -> dict[str, Any]:
 
 
 def _listed(base_url: str, key: str, or_none: bool = False) -> tuple[list[dict[str, Any]], float]:
-    """The entries of /models, and when the server sent them; none where `or_none` and it refuses
-    to list them."""
+    """The entries of /models, and when they were sent; `or_none`: none where it refuses."""
     try:
         with openai.OpenAI(
             api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
@@ -370,3 +349,14 @@ def _listed(base_url: str, key: str, or_none: bool = False) -> tuple[list[dict[s
     except (openai.APIError, ValueError, TypeError, AttributeError, KeyError) as error:
         why = str(error.__cause__ or type(error).__name__)
     raise EngineError(f"{base_url} does not say which models it serves: {why}") from None
+
+
+async def event_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines of an event stream, which end at a newline alone: httpx would cut the JSON in them at
+    U+2028 and the like, too."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest

@@ -1,11 +1,9 @@
-"""From requests to a journal of samples, by whichever engine the settings name.
+"""From requests to a journal of samples, by whichever engine the settings name: in this process, or
+for a local model in a child (`generate_job`). Only the engine that needs them imports heavy
+packages.
 
-All that asks goes through `generate`: stages in their own process, or for a local model in a child
-(`generate_job`). Heavy packages are imported only by the engine that needs them.
-
-The journal holds finished samples, one JSON line each, and knows what they have cost. A kill loses
-at most the line being written: lines are handed to the kernel one by one, and forced to disk one by
-one where each answer is paid for (a power cut loses none).
+The journal holds finished samples, one JSON line each, and their cost. A kill loses at most the
+line being written; answers that are paid for are forced to disk one by one.
 """
 
 import os
@@ -55,15 +53,13 @@ def answer_places(out: Path) -> dict[Key, int]:
 def forget_refused(out: Path) -> None:
     """Take the requests that were refused out of the journal: the next run asks them again."""
     path = journal_path(out)
-    kept = [
-        x for x in path.read_bytes().splitlines(True) if orjson.loads(x)["finish_reason"] != "error"
-    ]
+    lines = path.read_bytes().splitlines(True)
+    kept = [line for line in lines if orjson.loads(line)["finish_reason"] != "error"]
     path.write_bytes(b"".join(kept))
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Append-only samples keyed by (problem_id, index). Use as a context manager. `sync_each`
-    forces every sample to disk before `append` returns."""
+    """Append-only samples by (problem_id, index); `sync_each` forces each to disk at once."""
 
     def __init__(self, path: Path, *, sync_each: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,8 +84,7 @@ class Journal(AbstractContextManager["Journal"]):
         return len(self._offsets)
 
     def append(self, sample: Sample) -> None:
-        """Keep `sample`; a key that is already there is left alone. Raises EngineError when the
-        disk takes no more: what was appended before is kept."""
+        """Keep `sample`, if its key is new. Raises EngineError when the disk takes no more."""
         if (sample.problem_id, sample.index) in self._offsets:
             return
         row = sample.model_dump()
@@ -115,7 +110,6 @@ class Journal(AbstractContextManager["Journal"]):
         self._counts["prompt_tokens"] += row["prompt_tokens"]
 
     def samples(self, keys: Iterable[Key]) -> Iterator[Sample]:
-        """The samples of those `keys` that are there, in the order of `keys`."""
         with open(self._file.name, "rb") as lines:
             for key in keys:
                 if key in self._offsets:
@@ -160,15 +154,9 @@ def make_engine(settings: EngineSettings, sampling: Sampling, key: str | None = 
 
 
 def generate(
-    out: Path,
-    requests: Sequence[Request],
-    settings: EngineSettings,
-    sampling: Sampling,
-    report: Callable[[int, int, str], None],
-    *,
-    key: str | None = None,
-    limit: float | None = None,
-) -> dict[str, float]:
+    out: Path, requests: Sequence[Request], settings: EngineSettings, sampling: Sampling,
+    report: Callable[[int, int, str], None], *, key: str | None = None, limit: float | None = None,
+) -> dict[str, float]:  # fmt: skip
     """Answer what the journal in `out` lacks; returns the `tokens_per_second` of this run and what
     its engine measured, nothing where nothing was lacking.
 
@@ -214,15 +202,11 @@ def generate(
                         curves.append(len(journal), point | spending)
         if waiting and not len(journal):
             if not is_local(settings):
-                raise EngineError(
-                    f"{settings.base_url}: each of {len(waiting):,} requests was refused, so there "
-                    f"is no answer: {waiting[-1].text}"
-                )
+                refused = f"each of {len(waiting):,} requests was refused, so there is no answer"
+                raise EngineError(f"{settings.base_url}: {refused}: {waiting[-1].text}")
             shortest = min(s.prompt_tokens for s in waiting)
-            raise EngineError(
-                f"{settings.model} has no room for an answer: the shortest of "
-                f"{len(waiting):,} prompts has {shortest:,} tokens and fills its context"
-            )
+            full = f"{len(waiting):,} prompts has {shortest:,} tokens and fills its context"
+            raise EngineError(f"{settings.model} has no room for an answer: the shortest of {full}")
         keep_all()
         if spent() and any(r.key not in journal for r in requests):
             raise SpentApproved(journal.figures(settings)["cost"], len(journal))
@@ -233,5 +217,4 @@ def generate_job(job: GenerateJob) -> dict[str, float]:
     """Answer the requests of a child's job, JSON lines of `Request`; a second run of it goes on."""
     with job.requests.open("rb") as lines:
         requests = [Request(**orjson.loads(line)) for line in lines]
-    report = ProgressFile(job.out).report
-    return generate(job.out, requests, job.engine, job.sampling, report)
+    return generate(job.out, requests, job.engine, job.sampling, ProgressFile(job.out).report)

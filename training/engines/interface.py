@@ -3,9 +3,8 @@
     with make_engine(settings, sampling) as engine:
         for sample in engine.answer(requests): ...
 
-A sample that comes back was answered, or has finish_reason `error` where the model can never answer
-it. A request that could not be answered for reasons outside the model raises EngineError, after
-the samples that did finish were handed over.
+A sample was answered, or has finish_reason `error` where the model can never answer it. What could
+not be answered for other reasons raises EngineError, after the finished samples.
 """
 
 import asyncio
@@ -68,8 +67,7 @@ class Engine(AbstractContextManager["Engine"]):
     """Of the last requests: metrics of the result, which plans of later runs go by."""
     tell: Callable[[str], None] = staticmethod(lambda note: None)
     """Called with what an engine waits for that has long nothing to hand over."""
-    seen_in: Path | None = None
-    """File in which an endpoint's engine notes who answered, and when."""
+    seen_in: Path | None = None  # File in which an endpoint's engine notes who answered, and when.
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         self.settings, self.sampling = settings, sampling
@@ -77,12 +75,9 @@ class Engine(AbstractContextManager["Engine"]):
     def __exit__(self, *_: object) -> None:
         """Most hold nothing."""
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
-        """Samples in the order in which they finish; what is `finished` is not asked again, unless
-        the batch it belongs to is not whole."""
-        return self.answer_all(r for r in requests if r.key not in finished)
+    def answer(self, requests: Iterable[Request], done: Container[Key] = ()) -> Iterator[Sample]:
+        """Samples as they finish; those `done` are not asked again, but in a broken batch."""
+        return self.answer_all(r for r in requests if r.key not in done)
 
     def answer_all(self, requests: Iterable[Request]) -> Iterator[Sample]:
         """A sample of each request, as `answer`."""
@@ -96,17 +91,12 @@ def request_seed(seed: int, problem_id: str, index: int) -> int:
 
 
 def ask_concurrently(
-    runner: asyncio.Runner,
-    ask: Callable[[Request], Coroutine[Any, Any, Sample | None]],
-    requests: Iterable[Request],
-    at_once: Callable[[int], int],
-) -> Iterator[Sample]:
-    """What `ask` returns, without None, as it comes; the first error ends all.
-
-    The loop of `runner` runs while the consumer waits for a sample. A request is taken when there
-    is room for it: `at_once` says, of how many are being asked, or their answers not yet dealt
-    with, how many may be.
-    """
+    runner: asyncio.Runner, ask: Callable[[Request], Coroutine[Any, Any, Sample | None]],
+    requests: Iterable[Request], at_once: Callable[[int], int],
+) -> Iterator[Sample]:  # fmt: skip
+    """What `ask` returns, without None, as it comes; the first error ends all. The loop of `runner`
+    runs while the consumer waits. `at_once` says, of how many are asked or not yet dealt with, how
+    many may be."""
     loop, coming = runner.get_loop(), iter(requests)
     asking: set[asyncio.Task[Sample | None]] = set()
     ended: asyncio.Queue[asyncio.Task[Sample | None] | None] = asyncio.Queue()  # None: a tick

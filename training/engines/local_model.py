@@ -9,7 +9,7 @@ from transformers import AutoConfig, GenerationConfig
 from ...configs.settings.engines import EngineSettings, Sampling
 from ...eval.records import Sample
 from ...eval.thinking import foreign_tags, name_tags, with_think_tags
-from ..models import NO_CODE, load_tokenizer
+from ..models import NO_CODE, load_tokenizer, positions_of
 from ..render import chat_format
 from .interface import Engine, EngineError, Request
 
@@ -44,8 +44,7 @@ class LocalModel(Engine):
         return most if self.positions is None else max(0, min(most, self.positions - prompt))
 
     def sample(self, request: Request, prompt_tokens: int, ids: Sequence[int] | None) -> Sample:
-        """A Sample from ids (no end token: finish_reason `length`); None: no room for an answer.
-        Raises EngineError for thinking in tags that nobody named."""
+        """A Sample from ids (no end token: `length`; None: no room); EngineError: foreign tags."""
         text, finish = "", "error"
         if ids is not None:
             stop = next((i for i, token in enumerate(ids) if token in self.ends), None)
@@ -67,9 +66,3 @@ def yarn_parameters(config: Any, factor: float) -> dict[str, Any]:
     rope = dict(config.rope_parameters or {})
     rope |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": trained}
     return {"rope_parameters": rope, "max_position_embeddings": int(trained * factor)}
-
-
-def positions_of(config: Any, yarn_factor: float | None = None) -> int | None:
-    """Tokens of prompt and answer that a model can place; None where its config does not say."""
-    trained = getattr(config, "max_position_embeddings", None)
-    return int(trained * (yarn_factor or 1)) if trained else None

@@ -1,8 +1,5 @@
-"""Answers that were recorded elsewhere, in the place of a model's.
-
-A recording belongs to the problem of its normalised prompt, whose digest is the id; its index is
-its place among the recordings of that prompt. Files are streamed, so their size does not matter.
-"""
+"""Answers that were recorded elsewhere, in the place of a model's: each of the problem whose id is
+its normalised prompt's, by its place among those of that prompt. Files are streamed."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,7 +10,7 @@ from ...configs.settings.engines import EngineSettings
 from ...eval.benchmarks.grades import Grade
 from ...eval.records import FinishReason, Rejected, Sample, problem_id
 from ...eval.records.row_files import Row, find_files, read_rows
-from ...eval.thinking import with_think_tags
+from ...eval.thinking import foreign_tags, name_tags, with_think_tags
 from .interface import Engine, Request
 
 
@@ -31,8 +28,6 @@ class RecordedEngine(Engine):
 
 
 class Recording(NamedTuple):
-    """One usable row of the files."""
-
     sample: Sample
     grade: Grade | None  # as published, where `grade_field` names one
 
@@ -59,9 +54,8 @@ def _recording(row: Row, settings: EngineSettings, seen: Counter[str]) -> Record
     text, finish = mapped_text(_text(row.value, settings.text_field), settings)
     correct = row.value.get(settings.grade_field) if settings.grade_field else None
     if correct not in (None, True, False):  # 0 and 1 are equal to False and True
-        raise ValueError(
-            f"field {settings.grade_field}: {correct!r} is no grade; true, false, 1 or 0 are"
-        )
+        mistake = f"{correct!r} is no grade; true, false, 1 or 0 are"
+        raise ValueError(f"field {settings.grade_field}: {mistake}")
     model = str(row.value.get(settings.model_field) or settings.model or "recorded")
     who = {"problem_id": prompt, "index": seen[prompt], "model": model}
     grade = None if correct is None else Grade(**who, correct=bool(correct))
@@ -76,6 +70,8 @@ def mapped_text(text: str, settings: EngineSettings) -> tuple[str, FinishReason]
         if opened in text and closed not in text:
             finish = "length"
         text = with_think_tags(text, settings.think_tags)
+    elif tags := foreign_tags(text):  # the judge would take their thinking for the answer
+        raise ValueError(name_tags(settings.model or "its model", tags))
     for tag in settings.solution_tags or ():
         text = text.replace(tag, "")
     if settings.think_prefill and not text.lstrip().startswith(settings.think_prefill.strip()):

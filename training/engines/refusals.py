@@ -1,8 +1,6 @@
-"""What an endpoint says when it refuses a request, and which parameter it means.
-
-OpenAI, Azure and Ark put `message` and `param` into `error`; vLLM's and SGLang's older servers
-leave `error` out; FastAPI's 422 has `detail` with the path of the field; proxies send plain text.
-"""
+"""What an endpoint says when it refuses a request, and which parameter it means. OpenAI, Azure and
+Ark put `message` and `param` into `error`; vLLM's and SGLang's older servers leave `error` out;
+FastAPI's 422 has `detail` with the path of the field; proxies send plain text."""
 
 import json
 import re
@@ -38,7 +36,6 @@ class Refusal(NamedTuple):
 
     @property
     def context(self) -> int | None:
-        """Tokens of the context, where it speaks of them."""
         text = _CONTEXT.search(self._plain())
         return int(text[1]) if text else None
 

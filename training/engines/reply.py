@@ -1,8 +1,5 @@
-"""One answer of an endpoint as it comes in, in whichever of the forms that servers use.
-
-`content` is a text, null or a list of parts; thinking comes in it, in parts of their own, or apart
-in `reasoning_content` (DeepSeek, SGLang, Ark) or `reasoning` (vLLM, OpenRouter).
-"""
+"""One answer of an endpoint as it comes in: `content` is a text, null or a list of parts; thinking
+comes in it, or in `reasoning_content` (DeepSeek, SGLang, Ark) or `reasoning` (vLLM, OpenRouter)."""
 
 import json
 from dataclasses import dataclass, field
@@ -59,7 +56,9 @@ class Reply:
                 self.ended = choice.get("finish_reason") or self.ended
             if usage := data.get("usage"):
                 self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-                self.tokens = int(usage.get("completion_tokens") or self.tokens)
+                thinking_too = int(usage.get("total_tokens") or 0) - self.prompt_tokens
+                reported = int(usage.get("completion_tokens") or self.tokens)
+                self.tokens = max(reported, thinking_too)  # xAI leaves it out of completion
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BrokenReply("garbled JSON in the reply") from error
 
@@ -75,12 +74,9 @@ class Reply:
         return "empty" if reason == "stop" and not "".join(self.content).strip() else reason
 
     def text(self, settings: EngineSettings) -> str:
-        """What the judge sees: reasoning that the endpoint reports apart is put into think tags,
-        and so is what stands in the `think_tags` of the settings.
-
-        Reasoning that was cut before any answer stays unclosed. Where the template wrote the
-        opening tag, so that the text only closes it, the tag is put back.
-        """
+        """What the judge sees: reasoning that is reported apart, or stands in the `think_tags` of
+        the settings, in think tags; unclosed where it was cut before any answer. An opening tag
+        that the template wrote is put back."""
         content, reasoning = (writable("".join(t)) for t in (self.content, self.reasoning))
         if reasoning.strip():
             ended = content.strip() or self.finish() != "length"

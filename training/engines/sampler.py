@@ -1,9 +1,6 @@
 """Answers of a transformers model to many prompts at once: rows of one batch, of unequal lengths.
-
-`generate` keeps every row until the last one ends, and its cache copies all keys and values each
-step. Here rows leave soon after their end token, others take their places, and the cache grows in
-place.
-"""
+Unlike in `generate`, rows leave soon after their end token, others take their places, and the cache
+grows in place."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, PreTrainedModel
 from transformers.cache_utils import (
@@ -64,10 +61,8 @@ class RoomyLayer(DynamicLayer):
 
 
 def new_cache(model: PreTrainedModel) -> Cache:
-    """An empty cache with the layers that the config asks for. Raises EngineError for layers whose
-    rows cannot be moved between batches."""
-    config = model.config.get_text_config(decoder=True)
-    layers = list[Any](DynamicCache(config=config).layers)
+    """An empty cache of the config's layers. Raises EngineError for rows that cannot be moved."""
+    layers = list[Any](DynamicCache(config=model.config.get_text_config(decoder=True)).layers)
     for number, layer in enumerate(layers):
         if type(layer) is not LinearAttentionLayer:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
@@ -97,8 +92,7 @@ class Part(NamedTuple):
 
 
 def join(parts: Sequence[Part], room: int) -> Cache:
-    """One cache of all `parts`, row after row, with `room` more columns. All rows end in the same
-    column; before the shorter ones are zeros, for a mask to hide."""
+    """One cache of all `parts`, with `room` more columns; before the shorter rows are zeros."""
     width, layers = max(part.width for part in parts), list[Any]()
     for number, first in enumerate(parts[0].cache.layers):
         if isinstance(first, LinearAttentionLayer):
@@ -119,8 +113,7 @@ def join(parts: Sequence[Part], room: int) -> Cache:
 
 
 def _joined_states(layers: Sequence[Any], parts: Sequence[Part]) -> Any:
-    """The first of `layers`, with the rows of all: states of linear attention and convolutions have
-    no columns."""
+    """The first of `layers` with the rows of all, of states without columns (linear attention)."""
     for name in ("conv_states", "recurrent_states"):
         states = getattr(layers[0], name)
         for number in (n for n, state in states.items() if state is not None):
@@ -131,23 +124,13 @@ def _joined_states(layers: Sequence[Any], parts: Sequence[Part]) -> Any:
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_tokens: int | Sequence[int],
-    stop_ids: Sequence[int],
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    batch_size: int = 256,
-    generator: torch.Generator | None = None,
-    on_end: Callable[[int, list[int]], None] = lambda *_: None,
-) -> list[list[int]]:
-    """One answer (token ids, end token included) to each prompt, in order.
-
-    `max_tokens` holds for all prompts, or is one number for each. At most `batch_size` are answered
-    at once. Draws from `generator`, or torch's global one. `on_end` is called with the number of
-    a prompt and its answer as soon as it has ended, while others are sampled.
-    """
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, max_tokens: int | Sequence[int],
+    stop_ids: Sequence[int], temperature: float = 1.0, top_p: float = 1.0, batch_size: int = 256,
+    generator: Generator | None = None, on_end: Callable[[int, list[int]], None] = lambda *_: None,
+) -> list[list[int]]:  # fmt: skip
+    """One answer (token ids, end token included) to each prompt, in order, of at most `max_tokens`
+    (of all, or of each), `batch_size` at once, drawn from `generator`, or torch's global one.
+    `on_end` is called with a prompt's number and its answer as soon as it has ended."""
     most = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
     answers: list[list[int]] = [[] for _ in prompts]
     training, stops = model.training, torch.tensor(list(stop_ids), device=model.device)
@@ -164,18 +147,13 @@ def sample(
 
 
 def _answers(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    most: Sequence[int],
-    stops: Tensor,
-    choose: Callable[[Tensor], Tensor],
-    batch_size: int,
-) -> Iterator[tuple[int, list[int]]]:
-    """(number of the prompt, answer) of each as it ends.
-
-    Prompts of like length are read together, and answered together with all others, padded on the
-    left. Nearly equal ones need neither padding nor a mask: all are read up to the end of the
-    shortest, and a longer one goes on with its own tokens while others are answered."""
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], most: Sequence[int], stops: Tensor,
+    choose: Callable[[Tensor], Tensor], batch_size: int,
+) -> Iterator[tuple[int, list[int]]]:  # fmt: skip
+    """(number of the prompt, answer) of each as it ends. Prompts of like length are read together,
+    and answered together with all others, padded on the left. Nearly equal ones are read up to the
+    end of the shortest, without a mask, and a longer one goes on with its own tokens while others
+    answer."""
     integers = partial(torch.tensor, device=model.device, dtype=torch.long)
     waiting = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     places, tokens = list[int](), list[list[int]]()  # of each row: its prompt, what follows it
@@ -230,8 +208,7 @@ def _answers(
 
 
 def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor | None) -> Tensor:
-    """Logits [B, V] after `ids` [B, T]. `length` [B]: tokens of each row, these
-    included, where rows are padded on the left."""
+    """Logits [B, V] after `ids` [B, T]; `length` [B]: tokens of rows padded on the left."""
     hidden: dict[str, Any] = {}
     if length is not None:
         columns = torch.arange(cache.get_seq_length() + ids.shape[1], device=ids.device)
@@ -241,9 +218,8 @@ def _forward(model: PreTrainedModel, ids: Tensor, cache: Cache, length: Tensor |
     elif has_states(cache):  # some of these count every token from 0 unless they are told
         start = cache.get_seq_length()
         hidden["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
-    return model(
-        input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **hidden
-    ).logits[:, -1]
+    more = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    return model(input_ids=ids, **more, **hidden).logits[:, -1]
 
 
 def like_length(
@@ -293,15 +269,12 @@ def check_sampling(model: PreTrainedModel) -> None:
         first = str(error).strip().partition("\n")[0]
         raise _unsupported(model, f"takes no cache of transformers ({first})") from error
     if gap > MOST_GAP:
-        raise _unsupported(
-            model, f"answers otherwise with a cache than without (by {gap:.2g} nats)"
-        )
+        raise _unsupported(model, f"answers otherwise with a cache than without, by {gap:.2g} nats")
 
 
 @contextmanager
 def heads_as_queries(model: PreTrainedModel) -> Iterator[None]:
-    """Let `model` attend by `grouped_attention`. A model of a million parameters is no faster by
-    it, and those with another attention than sdpa keep it."""
+    """Let `model` attend by `grouped_attention`, if it is large and attends by sdpa."""
     before = model.config._attn_implementation
     if before != "sdpa" or model.num_parameters() < ONE_THREAD_BELOW:
         yield
@@ -316,16 +289,11 @@ def heads_as_queries(model: PreTrainedModel) -> Iterator[None]:
 
 
 def grouped_attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **more: Any,
-) -> tuple[Tensor, None]:
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    attention_mask: Tensor | None, **more: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     """transformers' sdpa, but of one new token [B, H, 1, D] the query heads that share keys and
-    values count as its queries: under a mask sdpa would copy keys and values for each of them, and
-    on CPU its time goes by heads."""
+    values count as its queries: under a mask sdpa would copy keys and values for each."""
     batch, heads, length, dim = query.shape
     shared = key.shape[1]
     if length > 1 or heads == shared or more.get("position_bias") is not None:
@@ -337,9 +305,7 @@ def grouped_attention(
     return mixed.reshape(batch, 1, heads, value.shape[-1]), None
 
 
-def draw(
-    logits: Tensor, temperature: float, top_p: float, generator: torch.Generator | None
-) -> Tensor:
+def draw(logits: Tensor, temperature: float, top_p: float, generator: Generator | None) -> Tensor:
     """One token id [B] from each row of `logits` [B, V]; temperature 0 takes the likeliest."""
     if temperature == 0:
         return logits.argmax(-1)
@@ -362,18 +328,17 @@ def draw(
     return chosen[:, 0]
 
 
-def _by_sorting(chances: Tensor, top_p: float, generator: torch.Generator | None) -> Tensor:
+def _by_sorting(chances: Tensor, top_p: float, generator: Generator | None) -> Tensor:
     ordered, index = chances.sort(-1, descending=True)
     before = ordered.cumsum(-1) - ordered
     ordered = ordered.masked_fill(before >= top_p, 0.0)
     return index.gather(1, one_of(ordered, generator))[:, 0]
 
 
-def one_of(weights: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+def one_of(weights: Tensor, generator: Generator | None) -> Tensor:
     """An index [B, 1] into each row of `weights` [B, V] ≥ 0, as likely as its share of the row:
-    where a number in (0, total] falls among the cumulated weights. `torch.multinomial` draws V
-    random numbers a row instead of one. In float64: in float32 several unlikely words of a large
-    vocabulary would have one edge, and all but the first of them no chance."""
+    where a number in (0, total] falls among the cumulated weights (`torch.multinomial` draws V
+    numbers a row). In float32 unlikely words of a large vocabulary would share an edge."""
     edges = weights.cumsum(-1, dtype=torch.float64)
     total = edges[:, -1:]
     spot = (1 - torch.empty_like(total).uniform_(generator=generator)) * total

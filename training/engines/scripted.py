@@ -18,9 +18,9 @@ class ScriptedEngine(Engine):
         for request in requests:
             family = next((f for f in FAMILIES if f.parse(request.prompt)), None)
             if family is None:
+                fix = "use another engine for problems that are not generated"
                 raise EngineError(
-                    f"the scripted teacher cannot read {request.prompt[:60]!r}: "
-                    "use another engine for problems that are not generated"
+                    f"the scripted teacher cannot read {request.prompt[:60]!r}: {fix}"
                 )
             rate = self.settings.source_error_rates.get(request.part, self.settings.error_rate)
             teacher = self.settings.model_copy(update={"error_rate": rate})

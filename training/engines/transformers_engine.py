@@ -15,28 +15,21 @@ from .sampler import ONE_THREAD_BELOW, check_sampling, sample
 
 
 class TransformersEngine(LocalModel):
-    """A causal language model in this process, on the GPU if there is one.
-
-    Prompts of like length share a batch, and a batch has one seed: a resumed run makes the same
-    batches again, so that it ends with the same samples as one that was never killed.
+    """A causal language model in this process, on the GPU if there is one. Prompts of like length
+    share a batch, and a batch has one seed: a resumed run makes the same batches and samples again.
     """
 
     def __init__(self, settings: EngineSettings, sampling: Sampling) -> None:
         if settings.runtime.data_parallel > 1 or sampling.top_k or sampling.repetition_penalty:
-            raise EngineError(
-                "engine kind=transformers is one copy of the model and samples with temperature "
-                "and top_p: use kind=vllm for data_parallel, top_k and repetition_penalty"
-            )
+            fix = "use kind=vllm for data_parallel, top_k and repetition_penalty"
+            own = "is one copy of the model and samples with temperature and top_p"
+            raise EngineError(f"engine kind=transformers {own}: {fix}")
         super().__init__(settings, sampling)
         if settings.yarn_factor:
             for name, value in yarn_parameters(self.config, settings.yarn_factor).items():
                 setattr(self.config, name, value)
-        model: Any = load_model(
-            settings.model,
-            dtype=settings.runtime.dtype,
-            revision=settings.revision,
-            config=self.config,
-        )
+        runtime, where = settings.runtime, {"revision": settings.revision, "config": self.config}
+        model: Any = load_model(settings.model, dtype=runtime.dtype, **where)
         self.model = model.eval()
         if torch.cuda.is_available():
             self.model = model.cuda()
@@ -44,15 +37,13 @@ class TransformersEngine(LocalModel):
             torch.set_num_threads(1)
         check_sampling(self.model)
 
-    def answer(
-        self, requests: Iterable[Request], finished: Container[Key] = ()
-    ) -> Iterator[Sample]:
+    def answer(self, requests: Iterable[Request], done: Container[Key] = ()) -> Iterator[Sample]:
         """Batches of like prompt length, the longest first: what does not fit fails at once."""
         order = sorted(requests, key=lambda r: -len(r.prompt))
         size = self.settings.runtime.batch_size
         for start in range(0, len(order), size):
             batch = order[start : start + size]
-            if not all(r.key in finished for r in batch):
+            if not all(r.key in done for r in batch):
                 yield from self._answer_batch(batch)
 
     def _answer_batch(self, batch: list[Request]) -> Iterator[Sample]:

@@ -1,7 +1,5 @@
-"""Sampling with vLLM: its asynchronous engine, over all the GPUs it is given.
-
-Every request has its own seed: up to rounding a sample depends on none that it is batched with.
-"""
+"""Sampling with vLLM: its asynchronous engine, over all the GPUs it is given. Every request has its
+own seed: up to rounding a sample depends on none that it is batched with."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -43,10 +41,9 @@ class VLLMEngine(LocalModel):
         (ids,) = self.chat.prompt_ids([request.prompt])
         room, limit = self.room(len(ids)), self.settings.runtime.max_model_len
         if limit and len(ids) + room > limit:  # memory must not change a sample
-            raise EngineError(
-                f"engine.runtime.max_model_len={limit} would cut answers: a prompt of {len(ids)} "
-                f"tokens and its answer need {len(ids) + room}: raise it to that, or leave it out"
-            )
+            need = f"a prompt of {len(ids)} tokens and its answer need {len(ids) + room}"
+            cuts = f"engine.runtime.max_model_len={limit} would cut answers"
+            raise EngineError(f"{cuts}: {need}: raise it to that, or leave it out")
         if not room:
             return self.sample(request, len(ids), None)
         parameters = SamplingParams(
@@ -66,7 +63,6 @@ class VLLMEngine(LocalModel):
 
 
 async def _start(arguments: dict[str, Any]) -> Any:
-    """vLLM's engine, in the event loop that will ask it."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -74,14 +70,11 @@ async def _start(arguments: dict[str, Any]) -> Any:
 
     if current_platform.is_cpu():  # there a prompt cut in two breaks the seeds of its request
         arguments = {**arguments, "enable_chunked_prefill": False}
-    return AsyncLLM.from_engine_args(
-        AsyncEngineArgs(**arguments),
-        usage_context=UsageContext.LLM_CLASS,  # batches as large as offline
-    )
+    usage = UsageContext.LLM_CLASS  # batches as large as offline
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), usage_context=usage)
 
 
 def engine_arguments(settings: EngineSettings, config: Any) -> dict[str, Any]:
-    """What the settings say, in the words of vLLM."""
     runtime, factor = settings.runtime, settings.yarn_factor
     return {
         "model": settings.model,

@@ -20,7 +20,6 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """The number of this process in its run."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -30,8 +29,7 @@ def processes_here() -> int:
 
 
 def join_run(out: Path) -> None:
-    """Call first: one of several processes ends with its launcher; rank 0 prints what that prints,
-    the others print to `logs/rank-N.log`."""
+    """Call first: processes end with their launcher; all but rank 0 print to `logs/rank-N.log`."""
     if world_size() == 1:
         return
     os.environ.pop("KLEAR_RAY_ADDRESS", None)  # each process judges on its own machine
@@ -51,8 +49,7 @@ def join_run(out: Path) -> None:
 
 
 def rank0_first(done: Path, work: Callable[[], Any]) -> Any:
-    """Run `work()` on rank 0 first, then on the other ranks. They wait for the file `done`, for as
-    long as it takes: a barrier would give up after minutes."""
+    """Run `work()` on rank 0 first; the others wait for the file `done`, however long it takes."""
     while world_size() > 1 and rank() and not done.exists():
         time.sleep(POLL_S)
     result = work()

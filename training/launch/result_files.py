@@ -6,10 +6,8 @@ logs/                   curves, counts and logs; `logs/shown` is for people, the
 .resume/                what a killed stage goes on from; deleted once the result is whole
 
 A killed SFT or RL stage goes on from the newest `.resume/checkpoints/checkpoint-N` with the mark
-STABLE: weights, optimizer and random numbers (the Trainer's own). `logs/*.jsonl` and
-`.resume/rollouts.jsonl` are cut back to its step; the parent gives `.resume/job.json` anew.
-
-The child knows no Prefect and no MLflow; its parent, without torch, tails metrics and progress.
+STABLE. `logs/*.jsonl` and `.resume/rollouts.jsonl` are cut back to its step. The child knows no
+Prefect and no MLflow; its parent, without torch, tails metrics and progress.
 """
 
 import json
@@ -23,8 +21,7 @@ from ...configs.files import replace_text
 
 CHECKPOINT = "checkpoint"
 CHAT_FILE = "chat_format.json"
-"""In a checkpoint: how its model is asked. `chat_template_kwargs`, and of a model that was trained
-`question`, the words around {prompt}."""
+"""In a checkpoint: `chat_template_kwargs`, and of a trained one `question`, around {prompt}."""
 TRAINED_QUESTION = "{prompt}"  # SFT and RL ask the bare problem
 ROLLOUTS = "rollouts.parquet"
 KEPT, REJECTED = "kept.parquet", "rejected.parquet"
@@ -35,7 +32,7 @@ LOGS = "logs"
 METRICS = f"{LOGS}/metrics.jsonl"
 NO_LESSON = f"{LOGS}/no_lesson.txt"  # why RL learned nothing, with an answer
 OFF_POLICY = f"{LOGS}/off_policy.jsonl"
-SHOWN = f"{LOGS}/shown"
+SHOWN = f"{LOGS}/shown"  # tables for people
 
 SCRATCH = ".resume"
 CHECKPOINTS, TOKENS = "checkpoints", "tokens"  # in SCRATCH
@@ -79,8 +76,7 @@ def number_of(model: Path) -> int:
 
 
 def resuming(work: Path) -> str:
-    """How a stage whose `work` an earlier attempt left goes on, in words; a step is an optimizer
-    step of SFT, a rollout step of RL."""
+    """How a stage goes on whose `work` an earlier attempt left; a step of RL is a rollout."""
     file, newest = work / SCRATCH / "job.json", latest(work / SCRATCH / CHECKPOINTS)
     job = json.loads(file.read_text()) if file.exists() else {}
     if job.get("kind") not in ("sft", "rl"):  # others have no checkpoints
@@ -90,6 +86,13 @@ def resuming(work: Path) -> str:
     total = json.loads((newest / "trainer_state.json").read_text())["max_steps"]
     steps = job["settings"].get("steps", total)
     return f"resuming at step {number_of(newest) * steps // total} of {steps}"
+
+
+def both_ends(text: str, characters: int) -> str:
+    """A text without its middle, where it is longer than twice so many characters."""
+    if len(text) <= 2 * characters:
+        return text
+    return f"{text[:characters]} […] {text[-characters:]}"
 
 
 def read_lines(path: Path, after: int = 0) -> list[dict[str, Any]]:

@@ -1,13 +1,12 @@
-"""`python -m klear.training.launch.run_job JOB.json`: one training or generation job, in a process.
+"""`python -m klear.training.launch.run_job JOB.json`: one training or generation job, in a process,
+with the files of `result_files`. Running the same job again resumes it."""
 
-It writes the files of `result_files` as it goes, and its result (name → number) at the end.
-Running the same job again resumes it.
-"""
-
+import faulthandler
 import gc
 import json
 import os
 import pkgutil
+import signal
 import sys
 from pathlib import Path
 
@@ -29,7 +28,7 @@ NOT_NEEDED = ("mlflow", "scipy", "sklearn", "vllm")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the job of one file."""
+    faulthandler.register(signal.SIGUSR2)  # sent before a job that hangs is killed
     job, work = JOB.validate_json(Path(arguments[0]).read_bytes()), run
     load_dotenv(Path(__file__).with_name("defaults.env"))  # of what is not set
     join_run(job.out)
@@ -68,10 +67,8 @@ def samples_with_vllm(job: Job) -> bool:
 
 
 def _limit_threads(threads: int) -> None:
-    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a core each, as many as this process
-    and those beside it may use (a Slurm job or a container has its own).
-
-    For several processes the launcher sets OMP_NUM_THREADS to 1 where nobody has: no wish of ours.
+    """`threads` CPU threads for torch; 0: OMP_NUM_THREADS, or a share of the cores that this
+    process and those beside it may use: for several the launcher sets the variable to 1, unasked.
     """
     import torch
 

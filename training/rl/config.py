@@ -14,7 +14,7 @@ from accelerate.utils.other import get_free_port
 from trl.trainer.grpo_config import GRPOConfig
 
 from ...configs.settings.loss import CONSTANTS, LOSSES, AnyLoss, loss_of, unread
-from ...configs.settings.training import RLSettings, refuse_deviation
+from ...configs.settings.training import RLSettings, refuse_deviation, refuse_penalty
 from ..callbacks import trainer_args
 from ..losses import ImportanceBounds
 
@@ -35,11 +35,8 @@ ARGUMENTS = {
 
 @dataclass
 class GPPOConfig(GRPOConfig):
-    """One rollout feeds `steps_per_generation` optimizer updates; each takes
-    `per_device_train_batch_size / oversampling` sequences a device, cut by tokens.
-
-    Use `training.packing.rl_schedule` to get these numbers from prompts and rollouts.
-    """
+    """One rollout feeds `steps_per_generation` updates of `per_device_train_batch_size /
+    oversampling` sequences a device, cut by tokens: see `training.packing.rl_schedule`."""
 
     policy_loss: str = "gppo"  # of klear.training.losses.POLICY_LOSSES
     loss_constants: dict[str, Any] | None = None
@@ -56,12 +53,15 @@ class GPPOConfig(GRPOConfig):
     advantage: str = "group"  # none, batch or maxrl: see `losses.group_advantages`
     advantage_std: str = "population"  # or unbiased
     drop_zero_advantage: bool = True  # groups of equal rewards leave before the forward pass
-    oversampling: int = 1
-    """Generate this many times the prompts trained on; the authors' code: 2"""
+    oversampling: int = 1  # Generate this many times the prompts trained on; the authors' code: 2
     overlong_filter: bool = False  # answers cut at the length limit leave their group unrewarded
+    overlong_buffer: int = 0  # tokens before max_completion_length with a penalty: DAPO, Eq. 13
+    erc: tuple[float, float] | None = None
+    """Bounds of a token's entropy over that at the rollout, outside of which it has no policy
+    gradient (arXiv 2512.05591); the authors: 0.95 and 1.05."""
     micro_batch_tokens: int = 36_864  # padding included, in one forward pass
     packed: bool | None = None
-    """A micro-batch is one row without padding; default: with flash attention, which can do it."""
+    """A micro-batch is one row without padding; default: with flash or flex attention."""
     vllm_importance_sampling_correction: bool = False
     """Weigh tokens by ρ = π_old/π_sampler, between vllm_importance_sampling_clip_min and _max."""
     vllm_importance_sampling_mode: str = "token_truncate"  # or token_mask: IcePop
@@ -70,17 +70,24 @@ class GPPOConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        options = (
-            OPTIONS["refused"] | {"policy_loss": [[*LOSSES]]} | (UNCUT if self.use_vllm else {})
-        )
+        options = OPTIONS["refused"] | {"policy_loss": [[*LOSSES]]}
+        options |= UNCUT if self.use_vllm else {}
         for name, (allowed, *instead) in options.items():
             if (value := getattr(self, name)) not in allowed:
                 message = "; ".join([f"GPPOTrainer takes one of {allowed}", *instead])
                 raise ValueError(f"{name}={value!r}: {message}")
-        self._refuse_unread()
+        refuse_deviation(self.advantage, self.advantage_std)
+        read = {ARGUMENTS.get(constant) for constant in CONSTANTS[self.policy_loss]}
+        for name in {*ARGUMENTS.values()} - read:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value not in (default, None):
+                constants = [constant for constant, n in ARGUMENTS.items() if n == name]
+                raise ValueError(unread(self.policy_loss, *constants, label=f"{name}={value}"))
+        _ = self.loss  # raises where a constant is out of its bounds
+        longest = self.max_completion_length or 0
+        refuse_penalty(self.overlong_buffer, longest, self.advantage)
         each, group = self.per_device_train_batch_size, self.num_generations or 1
-        updates = self.updates_a_pass
-        mini_batch = each * self.world_size
+        updates, mini_batch = self.updates_a_pass, each * self.world_size
         if each * updates % group or mini_batch % (group * self.oversampling):
             raise ValueError(
                 f"devices and mini-batches take whole groups: {each} × {updates} sequences of "
@@ -92,25 +99,13 @@ class GPPOConfig(GRPOConfig):
         steps_by_name |= {"eval_steps": self.eval_steps} if self.save_strategy == "best" else {}
         for name, steps in steps_by_name.items():
             if (steps or 0) % self.updates:
-                raise ValueError(
-                    f"{name}={steps} must be a multiple of steps_per_generation × num_iterations = "
-                    f"{self.updates}: a checkpoint lies between two rollouts"
-                )
+                multiple = f"steps_per_generation × num_iterations = {self.updates}"
+                why = "a checkpoint lies between two rollouts"
+                raise ValueError(f"{name}={steps} must be a multiple of {multiple}: {why}")
         if self.metric_for_best_model in ("loss", "eval_loss"):
-            raise ValueError(
-                "an evaluation samples and scores, and has no loss: metric_for_best_model="
-                "'eval_reward' (of load_best_model_at_end, and of lr_scheduler_type)"
-            )
-
-    def _refuse_unread(self) -> None:
-        refuse_deviation(self.advantage, self.advantage_std)
-        read = {ARGUMENTS.get(constant) for constant in CONSTANTS[self.policy_loss]}
-        for name in {*ARGUMENTS.values()} - read:
-            value, default = getattr(self, name), self.__dataclass_fields__[name].default
-            if value not in (default, None):
-                constants = [constant for constant, n in ARGUMENTS.items() if n == name]
-                raise ValueError(unread(self.policy_loss, *constants, label=f"{name}={value}"))
-        _ = self.loss  # raises where a constant is out of its bounds
+            fix = "metric_for_best_model='eval_reward' (of load_best_model_at_end, and of"
+            text = f"an evaluation samples and scores, and has no loss: {fix} lr_scheduler_type)"
+            raise ValueError(text)
 
     @property
     def updates_a_pass(self) -> int:
@@ -119,7 +114,6 @@ class GPPOConfig(GRPOConfig):
 
     @property
     def updates(self) -> int:
-        """Optimizer updates of one rollout."""
         return self.updates_a_pass * self.num_iterations
 
     @property
@@ -130,7 +124,6 @@ class GPPOConfig(GRPOConfig):
 
     @property
     def loss(self) -> AnyLoss:
-        """The loss with its constants, as a stage has it."""
         own = CONSTANTS[self.policy_loss]
         constants = {c: getattr(self, name) for c, name in ARGUMENTS.items() if c in own}
         if "eps_high" in constants and self.epsilon_high is None:  # TRL's way to say epsilon
@@ -148,8 +141,7 @@ class GPPOConfig(GRPOConfig):
         return ImportanceBounds(low or 0.0, math.inf if high is None else high, mask, drift)
 
     def with_max_steps(self, prompts: int) -> "GPPOConfig":
-        """A copy, with `max_steps` counted from `num_train_epochs` over so many prompts where it is
-        not given. An epoch is every prompt once, and the last rollout is a full one."""
+        """A copy, with `max_steps` counted from `num_train_epochs`; the last rollout is full."""
         args = copy.copy(self)
         if self.max_steps <= 0:
             sequences = self.num_train_epochs * prompts * (self.num_generations or 1)
@@ -179,6 +171,8 @@ def gppo_config(
         drop_zero_advantage=s.drop_zero_advantage,
         oversampling=s.oversampling,
         overlong_filter=s.overlong_filter,
+        overlong_buffer=s.overlong_buffer,
+        erc=(s.erc.low, s.erc.high) if s.erc else None,
         temperature=s.temperature,
         adam_beta2=s.adam_beta2,
         cast_lm_head_to_fp32=s.fp32_head,
@@ -191,11 +185,13 @@ def gppo_config(
 
 
 def vllm_arguments(s: RLSettings, positions: int | None = None) -> dict[str, Any]:
-    """Where vLLM samples: on CUDA as TRL does it, in the training processes or on a server; without
-    CUDA as `training.rl.vllm_on_cpu`. Raises ValueError for a server that cannot be asked."""
+    """Where vLLM samples: on CUDA as TRL does it, else by `vllm_on_cpu`. Raises ValueError."""
     if s.engine == "transformers":
         return {}
     runtime, cuda = s.engine_runtime, torch.cuda.is_available()
+    if cuda and s.runtime.precision == "fp32" and s.importance_cap is None:
+        fix = "set runtime.precision to bf16 or fp16, importance_cap=3, or engine=transformers"
+        raise ValueError(f"on CUDA vLLM samples in 16 bits where weights are float32: {fix}")
     arguments: dict[str, Any] = {
         "use_vllm": cuda,
         "vllm_mode": s.engine.removeprefix("vllm_"),

@@ -1,10 +1,7 @@
-"""How far RL training leaves the policy that sampled: tokens outside the clip range, by update.
-
-A trainer counts the answer tokens of every optimizer update in a table of sign of the advantage ×
-side of the clip range × entropy, and the size of the policy gradient that they carry (what it is:
-`training.rl.statistics`). Tokens without an advantage carry none and are not counted: shares are of
-tokens with one, where the metrics `clip/high` and `clip/low` are shares of all answer tokens.
-"""
+"""How far RL training leaves the policy that sampled: tokens outside the clip range, by update, in
+a table of sign of the advantage × side of the clip range × entropy, and the size of their policy
+gradient (see `training.rl.statistics`). Shares are of tokens with an advantage, where the metrics
+`clip/high` and `clip/low` are shares of all answer tokens."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,14 +15,12 @@ ENTROPY_EDGES = (0.01, 0.1, 0.5, 1.0, 2.0)
 """Between the bins, in nats: most tokens of a trained model have next to none."""
 COUNTED = ("tokens", "gradient")
 SHAPE = (len(COUNTED), 2, 3, len(ENTROPY_EDGES) + 1)
-"""What is counted: tokens, and the sum of the lengths of their gradients, in a unit common to one
-update; sign of the advantage Ã (negative, positive); where the ratio δ lies (below, inside or above
-the clip range [1 − ε_low, 1 + ε_high]); entropy, from low to high."""
+"""What is counted: tokens, and the sum of the lengths of their gradients, in a unit of the update;
+sign of Ã (−, +); the ratio δ (below, inside, above [1 − ε_low, 1 + ε_high]); entropy."""
 CELLS = SHAPE[1] * SHAPE[2] * SHAPE[3]
 HIGH_ENTROPY = ENTROPY_EDGES.index(0.5) + 1
 """From this bin on the policy decides something (§5.2.1): 0.5 nats."""
-Table = np.ndarray
-"""Counts of one or more updates: float64 of `SHAPE`."""
+Table = np.ndarray  # Counts of one or more updates: float64 of `SHAPE`.
 
 
 def clipped(table: Table) -> tuple[float, float]:
@@ -41,9 +36,8 @@ def outside(tokens: np.ndarray) -> float:
 
 
 def by_entropy(table: Table) -> list[tuple[str, list[float]]]:
-    """(bin, shares) from low to high entropy, and of all bins: its tokens; of those with Ã > 0 and
-    of those with Ã < 0 what lies outside the clip range; what is clipped; its gradient; what of
-    this is on clipped tokens."""
+    """(bin, shares) by entropy, and of all: its tokens; of Ã > 0 and of Ã < 0 what lies outside the
+    clip range; what is clipped; its gradient; what of this is on clipped tokens."""
     edges = [f"{e:g}" for e in ENTROPY_EDGES]
     inner = [f"{low} to {high}" for low, high in pairwise(edges)]
     names = [f"below {edges[0]}", *inner, f"{edges[-1]} and more"]
@@ -58,7 +52,6 @@ def by_entropy(table: Table) -> list[tuple[str, list[float]]]:
 
 
 def summed(tables: Sequence[Table]) -> Table:
-    """All of them as one; zeros where there is none."""
     return sum(tables, start=np.zeros(SHAPE))
 
 
@@ -91,5 +84,4 @@ def read_off_policy(folder: Path) -> list[Table]:
 
 
 def _share(part: float, total: float) -> float:
-    """part / whole; 0 where the whole is nothing."""
     return float(part / total) if total else 0.0

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..packing import length_groups
@@ -21,7 +22,6 @@ class Processes:
         self._accelerator: Any = accelerator
 
     def total(self, values: list[float]) -> list[float]:
-        """Element-wise sum."""
         tensor = torch.tensor(values, device=self._accelerator.device)
         return self._accelerator.reduce(tensor, reduction="sum").tolist()
 
@@ -32,6 +32,10 @@ class Processes:
     def gathered(self, local: Tensor) -> Tensor:
         """[B] of every process as [B × processes], by rank."""
         return self._accelerator.gather(local)
+
+    def objects(self, values: list[Any]) -> list[Any]:
+        """The values of every process, by rank."""
+        return gather_object(values)
 
     def local(self, grouped: Tensor) -> Tensor:
         """This process's part of a tensor over all processes, flattened to [B]."""
@@ -60,10 +64,8 @@ class Rollout:
         """From TRL's padded tensors: prompts [B, P] (left), completions [B, C] (right)."""
         prompts, answers = batch["prompt_mask"].bool(), batch["completion_mask"].bool()
         columns = batch["prompt_ids"], prompts, batch["completion_ids"], answers
-        tokens = [
-            torch.cat([prompt[real], answer[kept]])
-            for prompt, real, answer, kept in zip(*columns, strict=True)
-        ]
+        rows = zip(*columns, strict=True)
+        tokens = [torch.cat([prompt[real], answer[kept]]) for prompt, real, answer, kept in rows]
         sampled = batch.get("sampling_per_token_logps")
         if sampled is not None:
             sampled = [row[kept] for row, kept in zip(sampled, answers, strict=True)]
@@ -82,6 +84,7 @@ class MicroBatch:
     positive: Tensor  # as `advantage`
     answer: Tensor  # as `advantage`: the answers by number, from 0
     old_logp: Tensor | None = None  # [b, answers]; None: the policy is still that of the rollout
+    old_entropy: Tensor | None = None  # likewise, where the loss is masked by it
     position_ids: Tensor | None = None  # [1, T] of a packed batch, from 0 in every sequence
     sampling_logp: Tensor | None = None  # [b, answers]
 
@@ -104,29 +107,34 @@ class Update:
     answers: float
 
 
-def plan_updates(
-    rollout: Rollout,
-    rng: random.Random,
-    processes: Processes,
-    args: GPPOConfig,
-    packed: bool = False,
-) -> list[Update]:
-    """The surviving groups, shuffled, in mini-batches of about `args.mini_batch_groups` groups.
+def drop_surplus(rollout: Rollout, processes: Processes, args: GPPOConfig) -> None:
+    """Keep no more groups than the updates of a rollout take; the largest stocks are cut first."""
+    groups = _kept_groups(rollout, args)
+    most = args.mini_batch_groups * args.updates_a_pass
+    quota = fair_quotas(processes.each(len(groups)), most)[processes.rank]
+    rollout.keep = rollout.keep.clone()  # it may be a view of all processes' own
+    rollout.keep[[i for group in groups[quota:] for i in group]] = False
 
-    Survivors beyond `args.updates` full mini-batches are left out. When groups were dropped there
-    are fewer updates, not smaller ones, as in the authors' code. A micro-batch has at most
-    `args.micro_batch_tokens`, padding included. All processes plan as many of both, and of a pass
-    each of `args.num_iterations` is the same.
-    """
-    size, most = args.num_generations or 1, args.mini_batch_groups * args.updates_a_pass
+
+def _kept_groups(rollout: Rollout, args: GPPOConfig) -> list[list[int]]:
+    size = args.num_generations or 1
     starts = range(0, len(rollout.tokens), size)
     groups = [[i for i in range(s, s + size) if rollout.keep[i]] for s in starts]
-    groups = [g for g in groups if g]
-    quotas = fair_quotas(processes.each(len(groups)), most)
-    survivors = sum(quotas)
+    return [g for g in groups if g]
+
+
+def plan_updates(
+    rollout: Rollout, rng: random.Random, processes: Processes, args: GPPOConfig,
+    packed: bool = False,
+) -> list[Update]:  # fmt: skip
+    """The kept groups, shuffled, in at most `args.updates` mini-batches of
+    `args.mini_batch_groups` groups; where fewer survive there are fewer updates, not smaller ones,
+    as in the authors' code. A micro-batch has at most `args.micro_batch_tokens`, padding included.
+    All processes plan as many, and every pass of `args.num_iterations` is the same."""
+    groups = _kept_groups(rollout, args)
+    survivors = sum(processes.each(len(groups)))
     if not survivors:
         return []
-    groups = groups[: quotas[processes.rank]]
     rng.shuffle(groups)
     updates = min(args.updates_a_pass, max(1, round(survivors / args.mini_batch_groups)))
     plan, lengths = [], list(map(len, rollout.tokens))
@@ -175,4 +183,13 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
         logps = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
         sampled = torch.zeros(mask.shape, device=logps.device).masked_scatter(mask, logps)
     answers = ids.shape[1] - first
-    return MicroBatch(ids, answers, mask, advantage, positive, answer, None, positions, sampled)
+    return MicroBatch(
+        ids,
+        answers,
+        mask,
+        advantage,
+        positive,
+        answer,
+        position_ids=positions,
+        sampling_logp=sampled,
+    )

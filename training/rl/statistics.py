@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from ...configs.settings.loss import AnyLoss
-from ..losses import Advantages, ImportanceCorrection, clipped_tokens, importance_ratio
+from ..losses import (
+    Advantages,
+    EntropyRatio,
+    ImportanceCorrection,
+    clipped_tokens,
+    importance_ratio,
+)
 from .off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
 from .rollout import MicroBatch, Processes, Rollout
 
@@ -37,14 +43,10 @@ class RolloutRecord:
     seconds: float
 
     def metrics(self) -> dict[str, float]:
-        """Shares of what was scored (answers, groups), 0 where nothing was, and speeds.
-
-        `reward/std` is over the scored answers of all processes: no mean of theirs would be it.
-        """
+        """Shares of what was scored (else 0), and speeds; `reward/std` is of all processes."""
         scored = self.rewards[self.rewards.isfinite()]
-        groups, mixed = (
-            int(kind.any(1).sum()) for kind in (self.advantages.scored, self.advantages.mixed)
-        )
+        kinds = self.advantages.scored, self.advantages.mixed
+        groups, mixed = (int(kind.any(1).sum()) for kind in kinds)
         spread = {"reward/std": scored.std(correction=0).item()} if len(scored) else {}
         return {
             **spread,
@@ -70,34 +72,24 @@ class TokenStatistics:
         self.off_policy: dict[int, Tensor] = {}  # update → [2, CELLS]: tokens, gradient
 
     def add(
-        self,
-        update: int,
-        micro: MicroBatch,
-        logp: Tensor,
-        old_logp: Tensor,
-        entropy: Tensor,
-        weight: Tensor,
-        correction: ImportanceCorrection | None,
-        loss: AnyLoss,
-    ) -> None:
-        """One micro-batch of an update; tensors [b, answers]. `weight` is F of Eq. 12, `correction`
-        what is done to it for the sampler's sake."""
+        self, update: int, micro: MicroBatch, logp: Tensor, old_logp: Tensor, entropy: Tensor,
+        weight: Tensor, correction: ImportanceCorrection | None, loss: AnyLoss,
+        erc: EntropyRatio | None = None,
+    ) -> None:  # fmt: skip
+        """One micro-batch; tensors [b, answers]; `weight`: F of Eq. 12, before its `correction`."""
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
         ratio = importance_ratio(logp, old_logp)
         advantage = micro.advantage.expand_as(ratio)
         above, below = clipped_tokens(ratio, advantage, loss)
-        values = {
-            "tokens": torch.ones_like(ratio),
-            "clip/high": above,
-            "clip/low": below,
-            "policy_weight": weight,
-            "ratio": ratio,
-            "entropy": entropy,
-        }
+        values = {"tokens": torch.ones_like(ratio), "clip/high": above, "clip/low": below}
+        values |= {"policy_weight": weight, "ratio": ratio, "entropy": entropy}
         if micro.sampling_logp is not None:
             difference = (old_logp - micro.sampling_logp).abs()
             values["mismatch/logp_difference"] = torch.nan_to_num(difference)
+        for side, masked in erc._asdict().items() if erc else ():
+            values[f"erc/{side}_positive"] = masked & (advantage > 0)
+            values[f"erc/{side}_negative"] = masked & (advantage < 0)
         if correction is not None:
             values |= {f"mismatch/{n}": value for n, value in correction._asdict().items()}
             weight = weight * correction.weight

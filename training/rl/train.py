@@ -18,13 +18,12 @@ from ...configs.files import replace_text
 from ...configs.settings.judging import JudgeSettings
 from ...configs.settings.training import RLSettings
 from ...eval.answers import has_closed_think
-from ...eval.judge.judge import Judge, split_withheld_tests
+from ...eval.judge.judge import Item, Judge, split_withheld_tests
 from ...eval.progress import listening
 from ...eval.records import Problem, Record, Score, Verdict
 from ...eval.records.tables import read_table, write_table
 from .. import models
 from ..callbacks import StableCheckpoints, flush, resume_step, train
-from ..engines.local_model import positions_of
 from ..engines.sampler import check_sampling, sample
 from ..launch import result_files
 from ..launch.jobs import RLJob
@@ -33,12 +32,17 @@ from ..packing import rl_schedule
 from ..render import ChatFormat, conversation
 from .config import gppo_config
 from .off_policy_counts import write_off_policy
+from .partial import PartialRollouts
+from .rollout import Rollout
 from .statistics import RolloutRecord
+from .stepping import colocated
 from .trainer import GPPOTrainer
 
 UNCLOSED = "not begun with one closed think block"
 AUDITED = 8  # answers of a rollout step that are kept to read
-SHOWN = 400  # characters of either end of an answer
+EXAMPLE = 400  # characters of either end of an answer that explains
+TABLES = 40  # rollout steps of which all answers are shown, evenly spread
+TABLE_ANSWERS, TABLE_TEXT = 256, 2_000  # of each; and characters of either end of a text
 FAILURES = tuple(v for v in get_args(Verdict) if v not in ("AC", "IE"))  # of programs
 
 
@@ -48,7 +52,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
     start = models.checkpoint_for_vllm(job.checkpoint, job.out / result_files.SCRATCH / "start", s)
     model, chat = models.load_to_train(start, s)
     problems_of_domain = [p for p in read_table(job.problems, Problem) if p.domain == s.domain]
-    problems = fitting(problems_of_domain, chat, s, positions_of(model.config))
+    problems = fitting(problems_of_domain, chat, s, models.positions_of(model.config))
     progress, journal = result_files.ProgressFile(job.out), None
     early = s.engine == "transformers"  # answers are judged from their end on, in any order
     rollout = s.prompts_per_step * s.rollouts_per_prompt if early else 0
@@ -61,7 +65,7 @@ def run_rl(job: RLJob) -> dict[str, float]:
         updates = trainer.args.updates
         if trainer.is_world_process_zero():
             done = resume_step(trainer, updates)
-            journal = RolloutJournal(job.out, trainer.chat, reward, AUDITED, done)
+            journal = RolloutJournal(job.out, trainer.chat, reward, AUDITED, s.steps, done)
             trainer.on_rollout = journal.add
             trainer.on_off_policy = partial(write_off_policy, journal.off_policy)
         if s.keep_every:
@@ -87,13 +91,11 @@ def share_of_judge(s: JudgeSettings) -> JudgeSettings:
     if processes_here() == 1:
         return s
     workers = max(1, (s.runtime.workers or len(os.sched_getaffinity(0))) // processes_here())
-    runtime = s.runtime.model_copy(update={"workers": workers})
-    return s.model_copy(update={"runtime": runtime})
+    return s.model_copy(update={"runtime": s.runtime.model_copy(update={"workers": workers})})
 
 
 class KeepModels(TrainerCallback):
-    """Writes the policy after every `keep_every`th rollout step but the last, whose model is the
-    result, to score accuracy over training (Figures 2 and 5)."""
+    """Writes the policy after every `keep_every`th rollout step but the last (Figures 2 and 5)."""
 
     def __init__(self, job: RLJob, trainer: GPPOTrainer, start: PreTrainedModel) -> None:
         self.job, self.trainer, self.start = job, trainer, start
@@ -121,10 +123,8 @@ def lineage_of(job: RLJob, model: PreTrainedModel, steps: int) -> list[models.Tr
 def fitting(
     problems: Sequence[Problem], chat: ChatFormat, s: RLSettings, positions: int | None = None
 ) -> list[Problem]:
-    """The problems whose rendered prompt has at most `max_prompt_tokens`.
-
-    Raises ValueError where the longest leaves less than `max_tokens` of the model's `positions`:
-    an answer that ends early would be paid as one that is too long.
+    """The problems whose rendered prompt has at most `max_prompt_tokens`. Raises ValueError where
+    the longest leaves less than `max_tokens` of `positions`: cut answers would be paid as too long.
     """
     lengths = list(map(len, chat.prompt_ids([p.prompt for p in problems])))
     longest = max((n for n in lengths if n <= s.max_prompt_tokens), default=0)
@@ -138,17 +138,13 @@ def fitting(
 
 
 class JudgeReward:
-    """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0.
-
-    Where a problem is judged on a part of its tests, all answers of a step share that part. With
-    `random_share` r, a scored answer is paid 1 with probability r and else 0, by seed, step,
-    problem and place in its group (arXiv 2506.10947).
+    """A TRL reward function. None is unscored: the answer leaves its group, it is never a 0. Where
+    a problem is judged on a part of its tests, all answers of a step share it. With `random_share`
+    r a scored answer is paid 1 with probability r and else 0, by seed, step, problem and place in
+    its group (arXiv 2506.10947).
 
     Of `withheld` tests nothing is paid. They are run on the programs that pass all rewarded ones,
-    and the gap is the share of these that fail them, 1 - P(passes withheld | passes rewarded):
-    honest programs have one too, of the mistakes that the rewarded tests miss, so what counts is
-    whether it grows. A program that games the reward passes what is paid, so nothing is lost by
-    leaving out the others.
+    and the gap is 1 - P(passes withheld | passes rewarded): what counts is whether it grows.
     """
 
     __name__ = "judge"
@@ -162,17 +158,15 @@ class JudgeReward:
         self.withheld: dict[str, Problem] = {}  # each with its withheld tests alone
         for p in problems if withheld else ():
             if p.tests and len(p.tests.cases) > 1:
-                self.problems[p.id], self.withheld[p.id] = split_withheld_tests(
-                    p, p.tests, withheld
-                )
+                both = split_withheld_tests(p, p.tests, withheld)
+                self.problems[p.id], self.withheld[p.id] = both
         self.programs = {p.prompt: p for p in self.problems.values() if p.domain == "code"}
         self.failures = FAILURES if self.programs else ()
         self.scores: list[Score] = []  # of the latest rollout, in the order of its answers
         self.texts: list[str] = []
 
     def begin(self, prompt: str, text: str, step: int) -> None:
-        """Begin to judge an answer of the rollout at `step` that is still being sampled: its
-        programs run beside, and the judge knows their results when it is asked for them."""
+        """Begin to judge an answer while others are sampled; the judge remembers its result."""
         if problem := self.programs.get(prompt):
             self.judge.submit(problem, text, 0, step)
 
@@ -194,15 +188,16 @@ class JudgeReward:
                 log_metric(name, float(value))
         if (share := self.random_share) is None:
             if log_metric is not None:
-                log_metric("reward/one_fault", self._share_of_commonest_fault())
+                faults = [fault for _, _, fault in self._faults()]
+                most = max(Counter(filter(None, faults)).values(), default=0)
+                log_metric("reward/one_fault", most / max(1, len(faults)))
             return [s.reward for s in self.scores]
         coins = [f"{self.seed}/{step}/{s.problem_id}/{s.index}" for s in self.scores]
         paid = [float(random.Random(coin).random() < share) for coin in coins]
         return [None if s.unscored else r for s, r in zip(self.scores, paid, strict=True)]
 
     def _faults(self) -> list[tuple[Score, str, str]]:
-        """(score, text, what is wrong with its form and cost it the reward, or nothing) of all
-        scored answers of the latest rollout."""
+        """(score, text, what in its form cost it the reward, or nothing) of the scored answers."""
 
         def fault(score: Score, text: str) -> str:
             formed = score.answer is not None and has_closed_think(text)
@@ -211,43 +206,31 @@ class JudgeReward:
         both = zip(self.scores, self.texts, strict=True)
         return [(s, text, fault(s, text)) for s, text in both if not s.unscored]
 
-    def _share_of_commonest_fault(self) -> float:
-        faults = [fault for _, _, fault in self._faults()]
-        return max(Counter(filter(None, faults)).values(), default=0) / max(1, len(faults))
-
     def explain(self) -> str:
-        """How the answers of the latest rollout were paid: the commonest reasons, what may help,
-        and one answer."""
+        """How the latest answers were paid: the commonest reasons, what may help, one answer."""
         if not (scored := self._faults()):
             return "No answer of the latest rollout was scored."
-        reasons = Counter(
-            f"{s.reward:g}: {fault or s.reason or s.verdict}" for s, _, fault in scored
-        )
+        whys = ((s.reward, fault or s.reason or s.verdict) for s, _, fault in scored)
+        reasons = Counter(f"{reward:g}: {why}" for reward, why in whys)
         paid = "; ".join(f"{n} times {why}" for why, n in reasons.most_common(3))
         faults = sum(bool(fault) for _, _, fault in scored)
         if faults > len(scored) / 2:
-            fix = (
-                "answers are paid for one closed <think> block and what follows it: see that chat "
-                "template and max_tokens allow that, or teach it by SFT first"
-            )
+            form = "answers are paid for one closed <think> block and what follows it: see that"
+            fix = f"{form} chat template and max_tokens allow that, or teach it by SFT first"
         elif all(s.correct for s, _, _ in scored):
             fix = "the problems are too easy for this model: take harder ones"
         else:
             fix = "the problems are too hard, or their answers match nothing: see filter_rl"
         score, text, _ = scored[0]
-        if len(text) > 2 * SHOWN:
-            text = f"{text[:SHOWN]} […] {text[-SHOWN:]}"
         return (
             f"Rewards of the latest {len(scored)} answers, with the reasons: {paid}. Most likely "
-            f"{fix}. An answer to the problem {score.problem_id}:\n{text}"
+            f"{fix}. An answer to the problem {score.problem_id}:\n"
+            f"{result_files.both_ends(text, EXAMPLE)}"
         )
 
-    def _of_each(
-        self, items: Sequence[tuple[Problem, str, int]], step: int
-    ) -> Iterator[tuple[str, bool]]:
-        """Metrics with a value for each answer: their mean over all processes is that over all
-        answers. Withheld tests are run here."""
-        passed = list[tuple[Problem, str, int]]()
+    def _of_each(self, items: Sequence[Item], step: int) -> Iterator[tuple[str, bool]]:
+        """Metrics with a value for each answer; withheld tests are run here."""
+        passed = list[Item]()
         for (problem, text, index), score in zip(items, self.scores, strict=True):
             yield "reward/format", score.answer is not None and has_closed_think(text)
             if problem.id not in self.withheld or score.unscored:
@@ -264,11 +247,8 @@ class JudgeReward:
 
 
 def components(scores: Sequence[Score], failures: Sequence[str] = ()) -> dict[str, float]:
-    """Shares of the scored answers behind the mean reward of a rollout; none where none was scored.
-
-    Of this process: the trainer logs their mean over processes. That is no way to join standard
-    deviations, so `reward/std` comes from `training.rl.statistics`, which sees all rewards.
-    """
+    """Shares of the scored answers behind the mean reward of a rollout, of this process; none where
+    none was scored. `reward/std` comes from `training.rl.statistics`, which sees all rewards."""
     scored = [s for s in scores if not s.unscored]
     sums = {
         "reward/mean": sum(s.reward or 0.0 for s in scored),
@@ -280,8 +260,6 @@ def components(scores: Sequence[Score], failures: Sequence[str] = ()) -> dict[st
 
 
 class RolloutRow(Record):
-    """One answer of one rollout step."""
-
     step: Annotated[int, Field(ge=1)]
     problem_id: str
     index: int
@@ -296,46 +274,56 @@ class RolloutRow(Record):
     trained: bool  # False: the answer was unscored, or its group had equal rewards
 
 
+TABLE_COLUMNS = ["prompt", "completion", "reward", "verdict", "reason", "advantage", "tokens",
+                 "trained", "problem_id", "index"]  # fmt: skip
+
+
 class RolloutJournal:
     """Keeps `keep` answers of every rollout of rank 0, which `reward` has scored, always those at
-    the same places; `after_step` is where a resumed run begins."""
+    the same places, and shows all answers of some of the `steps` as tables; `after_step` is where a
+    resumed run begins."""
 
     def __init__(
-        self, out: Path, chat: ChatFormat, reward: JudgeReward, keep: int, after_step: int = 0,
+        self, out: Path, chat: ChatFormat, reward: JudgeReward, keep: int, steps: int,
+        after_step: int = 0,
     ) -> None:  # fmt: skip
         self.chat, self.reward, self.keep = chat, reward, keep
+        self.shown_steps = {*range(1, steps + 1, -(-steps // TABLES)), steps}
         self.shown = out / result_files.SHOWN / "rollouts"
-        self.rows = result_files.StepLines(
-            out / result_files.ROLLOUT_JOURNAL, after_step=after_step
-        )
-        self.off_policy = result_files.StepLines(
-            out / result_files.OFF_POLICY, after_step=after_step
-        )
+        lines = partial(result_files.StepLines, after_step=after_step)
+        self.rows = lines(out / result_files.ROLLOUT_JOURNAL)
+        self.off_policy = lines(out / result_files.OFF_POLICY)
 
     def add(self, record: RolloutRecord) -> None:
-        """One rollout; the answers kept are shown as a table of columns and data, too."""
-        step, rollout, size = record.step + 1, record.rollout, len(record.inputs)
+        """One rollout."""
+        step, size = record.step + 1, len(record.inputs)
         draw = random.Random(f"audit:{record.step}")
-        chosen = sorted(draw.sample(range(size), min(self.keep, size)))
-        answers = [rollout.tokens[i][rollout.prompt_length[i] :].tolist() for i in chosen]
-        rows = []
-        for i, text in zip(chosen, map(self.chat.text, answers), strict=True):
-            row = RolloutRow(
-                step=step,
-                text=text,
-                advantage=float(rollout.advantage[i]),
-                tokens=rollout.answer_length(i),
-                trained=bool(rollout.keep[i]),
-                **self.reward.scores[i].model_dump(exclude={"answer", "seconds"}),
-            )
-            rows.append(row.model_dump())
-            self.rows.write(rows[-1])
-        names = [n for n in RolloutRow.model_fields if n != "step"]
-        table = {"columns": names, "data": [[row[n] for n in names] for row in rows]}
-        replace_text(self.shown / f"step_{step:05d}.json", json.dumps(table))
+        for i in sorted(draw.sample(range(size), min(self.keep, size))):
+            self.rows.write(self._row(step, record.rollout, i).model_dump())
+        if step in self.shown_steps:
+            rows = [self._row(step, record.rollout, i) for i in range(min(size, TABLE_ANSWERS))]
+            table = {"columns": TABLE_COLUMNS, "data": [*map(self._shown, rows)]}
+            replace_text(self.shown / f"step_{step:05d}.json", json.dumps(table))
+
+    def _row(self, step: int, rollout: Rollout, i: int) -> RolloutRow:
+        """The answer at place `i`."""
+        answer = rollout.tokens[i][rollout.prompt_length[i] :].tolist()
+        return RolloutRow(
+            step=step,
+            text=self.chat.text(answer),
+            advantage=float(rollout.advantage[i]),
+            tokens=rollout.answer_length(i),
+            trained=bool(rollout.keep[i]),
+            **self.reward.scores[i].model_dump(exclude={"answer", "seconds"}),
+        )
+
+    def _shown(self, row: RolloutRow) -> list[Any]:
+        prompt = self.reward.problems[row.problem_id].prompt
+        cells = {**row.model_dump(), "prompt": prompt, "completion": row.text}
+        texts = {n: result_files.both_ends(cells[n], TABLE_TEXT) for n in TABLE_COLUMNS[:2]}
+        return [(cells | texts)[name] for name in TABLE_COLUMNS]
 
     def write(self, path: Path) -> int:
-        """All kept rows as parquet, in the order of the steps."""
         with self.rows.path.open() as file:
             return write_table(path, RolloutRow, map(RolloutRow.model_validate_json, file))
 
@@ -353,17 +341,23 @@ def build_trainer(
     trainer = GPPOTrainer(
         model=model,
         reward_funcs=reward,
-        args=gppo_config(s, job.seed, units, folder, positions_of(model.config), chat.kwargs),
+        args=gppo_config(
+            s, job.seed, units, folder, models.positions_of(model.config), chat.kwargs
+        ),
         train_dataset=Dataset.from_list(rows),
         processing_class=chat.tokenizer,  # type: ignore[arg-type]
         callbacks=[StableCheckpoints()],
         peft_config=models.adapters(model, s.lora),
         rollout_func=ours if s.engine == "transformers" else None,
     )
+    awake = colocated
     if s.engine == "vllm_colocate" and not trainer.use_vllm:
         from .vllm_on_cpu import VLLMOnCPU
 
-        trainer.rollout_func = VLLMOnCPU(model, trainer.args)
+        trainer.rollout_func = sampler = VLLMOnCPU(model, trainer.args)
+        awake = sampler.awake
+    if s.partial_rollouts:
+        PartialRollouts(trainer, awake)
     return trainer
 
 
@@ -371,8 +365,7 @@ def roll_out(
     prompts: list[Any], trainer: GPPOTrainer, *, batch_size: int,
     begin: Callable[[str, str, int], None] = lambda *_: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """TRL's hook for sampling from the policy: with `sampler.sample`. `begin` is called
-    with prompt, answer and step as soon as an answer has ended."""
+    """TRL's hook: the policy sampled by `sampler.sample`; `begin` gets each answer as it ends."""
     args, step = trainer.args, trainer.state.global_step
     texts = [turns[-1]["content"] for turns in prompts]
 

@@ -4,18 +4,16 @@
 
 What differs from the parent, besides the loss: unscored answers and groups of equal rewards leave
 before any forward pass; mini-batches are whole groups, cut into micro-batches of similar-length
-sequences, packed or padded to the longest; the normalisers are those of the whole mini-batch over
-all processes, so the loss does not depend on micro-batches or devices; a non-finite gradient skips
-its update; checkpoints lie between rollouts.
-
-TRL has no hook for a policy loss; its way is subclassing. `tests/training/test_trl_pins.py` holds
-the private methods this file replaces or calls to the pinned version.
+sequences, packed or padded; the normalisers are those of the whole mini-batch over all processes; a
+non-finite gradient skips its update; checkpoints lie between rollouts. TRL's way is subclassing:
+`tests/training/test_trl_pins.py` holds the private methods used here to the pinned version.
 """
 
 import math
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from inspect import signature
 from typing import Any
 
@@ -30,16 +28,16 @@ from trl.trainer.utils import get_config_model_id
 
 from .. import losses
 from ..callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
-from ..models import gradients_in_fp32, packing_mistake, unchanged_weights
+from ..models import gradients_in_fp32, packing_mistake, unchanged_weights, without_dropout
 from ..packing import prompt_order
 from ..render import ChatFormat, prefill_of
 from .config import GPPOConfig
 from .off_policy_counts import Table, headline
-from .rollout import MicroBatch, Processes, Rollout, Update, plan_updates
+from .rollout import MicroBatch, Processes, Rollout, Update, drop_surplus, plan_updates
 from .statistics import RolloutRecord, TokenStatistics
 
 TEXT_ALONE = "GPPOTrainer trains on text alone"
-MAX_UNSCORED_ROLLOUTS = 3  # in a row: then the reward is broken, not the policy
+MAX_UNSCORED_ROLLOUTS = 3  # in a row, by over half: then the reward is broken, not the policy
 MAX_SKIPPED_UPDATES = 3  # in a row: then no later one will be finite
 
 
@@ -71,8 +69,7 @@ def refuse_arguments(arguments: Mapping[str, Any]) -> None:
 
 
 class LossScale(torch.amp.GradScaler):
-    """Scales the loss so that gradients in fp16 do not vanish. A rollout may have less to train on
-    than its updates: one without any gradient is left out, where torch's own scaler fails."""
+    """Scales the loss in fp16; an update without any gradient is left out, where torch's fails."""
 
     _left_out = False
 
@@ -110,13 +107,22 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         refuse_arguments(signature(GRPOTrainer).bind(*arguments, **kwargs).arguments)
         args = args.with_max_steps(len(train_dataset))
         super().__init__(model, reward_funcs, args, train_dataset, *more, **kwargs)
-        self._refuse_what_no_update_reads()
+        if self._is_vlm:
+            raise ValueError(f"{TEXT_ALONE}: pass the model's tokenizer as processing_class")
+        if self.is_deepspeed_enabled:
+            raise ValueError("DeepSpeed's engine steps inside `backward`: shard weights by fsdp")
+        if self.aux_loss_enabled:
+            fix = "is in no update of GPPO: set router_aux_loss_coef=0"
+            raise ValueError(f"the loss that balances experts {fix}")
         if self.accelerator.scaler is not None:  # fp16
             if self.is_fsdp_enabled:
                 raise ValueError("fp16 is for whole weights: topology.sharding=none, or bf16")
             self.accelerator.scaler = LossScale(self.accelerator.device.type)
         gradients_in_fp32(self)
+        without_dropout(self.model)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
+        self.draw_rows: Callable[[], list[dict[str, Any]]] | None = None
+        """The rows of each rollout, in the place of those that the dataloader gives."""
         self.on_rollout: Callable[[RolloutRecord], None] | None = None
         """Called with every rollout once its advantages are known."""
         self.on_off_policy: Callable[[int, list[Table]], None] | None = None
@@ -148,18 +154,6 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             shuffle=bool(args.shuffle_dataset),
         )
 
-    def _refuse_what_no_update_reads(self) -> None:
-        if self._is_vlm:
-            raise ValueError(f"{TEXT_ALONE}: pass the model's tokenizer as processing_class")
-        if self.is_deepspeed_enabled:
-            raise ValueError("DeepSpeed's engine steps inside `backward`: shard weights by fsdp")
-        if self.aux_loss_enabled:
-            raise ValueError(
-                "the loss that balances experts is in no update of GPPO: set router_aux_loss_coef=0"
-            )
-
-    # --------------------------------------------------------------------------------- one rollout
-
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """The next planned update, or None when the rollout has no more; a new rollout first."""
         if self._slot == 0:
@@ -174,14 +168,21 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
     def _rollout(self, inputs: Any) -> list[Update]:
         """Generate, score, drop what has nothing to teach, and plan the updates."""
         started = time.perf_counter()
+        inputs = inputs if self.draw_rows is None else self.draw_rows()
         batch = self._generate_and_score_completions(inputs)
         if wrong := {"tool_mask", "num_images"} & set(batch):
             raise ValueError(f"{TEXT_ALONE}, without tools and images: {wrong}")
-        seconds = time.perf_counter() - started
+        spent = time.perf_counter() - started
         args, local = self.args, self.processes.local
         rewards = self._rewards.view(-1, self.num_generations)
         overlong = self._truncated(batch).view_as(rewards) & args.overlong_filter
         scores = rewards.masked_fill(overlong, torch.nan)
+        lengths = self.processes.gathered(batch["completion_mask"].sum(1)).view_as(rewards)
+        if args.overlong_buffer:
+            longest = args.max_completion_length or 0
+            penalty = losses.overlong_penalty(lengths, longest, args.overlong_buffer)
+            scores = scores + penalty
+            self._metrics["train"]["reward/overlong_penalty"].append(penalty.mean().item())
         if args.advantage == "maxrl":  # its rewards are 0 and 1
             correct = (scores >= args.positive_reward).to(scores)
             scores = torch.where(scores.isfinite(), correct, scores)
@@ -192,11 +193,9 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             positive=local(rewards >= args.positive_reward),
             keep=local(advantages.mixed if args.drop_zero_advantage else advantages.scored),
         )
-        lengths = self.processes.gathered(batch["completion_mask"].sum(1)).view_as(rewards)
+        drop_surplus(rollout, self.processes, args)
         step = self.state.global_step // args.updates
-        record = RolloutRecord(
-            step, inputs, rollout, rewards, overlong, lengths, advantages, seconds
-        )
+        record = RolloutRecord(step, inputs, rollout, rewards, overlong, lengths, advantages, spent)
         if self.on_rollout is not None:
             self.on_rollout(record)
         self._give_up_without_scores(rewards)
@@ -209,29 +208,37 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         return updates
 
     def _generate(self, prompts: list) -> Any:
-        if (
-            self.use_vllm
-            and is_peft_model(self.model)
-            and self._last_loaded_step != (step := self.state.global_step)
-        ):
-            with unchanged_weights(self.model):  # TRL merges them in place
+        if self.use_vllm and is_peft_model(self.model):
+            self.load_policy()
+        return super()._generate(prompts)
+
+    def load_policy(self) -> None:
+        """Write the policy's weights into TRL's vLLM, once a rollout."""
+        step, adapted = self.state.global_step, is_peft_model(self.model)
+        if self._last_loaded_step != step:
+            with unchanged_weights(self.model) if adapted else nullcontext():  # TRL merges in place
                 self.vllm_generation.sync_weights()
             self._last_loaded_step = step
-        return super()._generate(prompts)
 
     def _generate_single_turn(self, *args, **kwargs):
         client = getattr(getattr(self, "vllm_generation", None), "vllm_client", None)
         if client is None:
-            return super()._generate_single_turn(*args, **kwargs)
+            return self._to_their_end(*super()._generate_single_turn(*args, **kwargs))
         start = self._server or client.get_server_info()["instance_id"]  # anew at every start
-        answers = super()._generate_single_turn(*args, **kwargs)
+        answers = self._to_their_end(*super()._generate_single_turn(*args, **kwargs))
         self._server = client.get_server_info()["instance_id"]
         if start != self._server:
-            raise RuntimeError(
-                f"the vLLM server at {client.base_url} was started again and has lost the policy; "
-                "run again: training goes on from its last checkpoint"
-            )
+            lost = f"the vLLM server at {client.base_url} was started again and has lost the policy"
+            raise RuntimeError(f"{lost}; run again: training goes on from its last checkpoint")
         return answers
+
+    def _to_their_end(self, ids: list[list[int]], logprobs: Any) -> tuple[list[list[int]], Any]:
+        """Answers up to the first token that ends one: vLLM knows the model's own alone, and what
+        follows an end of turn is not judged."""
+        ends = {*self.eos_token_ids}
+        lengths = [next((n for n, i in enumerate(a, 1) if i in ends), len(a)) for a in ids]
+        cut = [answer[:n] for answer, n in zip(ids, lengths, strict=True)]
+        return cut, logprobs and [p[:n] for p, n in zip(logprobs, lengths, strict=True)]
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> Tensor:
         """The rewards see all of an answer: what the prompt wrote of it, too."""
@@ -257,29 +264,30 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         return self.processes.gathered(~torch.isin(last, torch.tensor(ends, device=last.device)))
 
     def _give_up_without_scores(self, rewards: Tensor) -> None:
-        lost = not bool(rewards.isfinite().any())
-        self._unscored_in_a_row = self._unscored_in_a_row + 1 if lost else 0
+        """A reward that fails does so where it has work to do: the other answers, such as those
+        without a program, are no fair sample to train on."""
+        scored = float(rewards.isfinite().double().mean())
+        self._unscored_in_a_row = self._unscored_in_a_row + 1 if scored < 0.5 else 0
         if self._unscored_in_a_row == MAX_UNSCORED_ROLLOUTS:
-            raise RuntimeError(
-                f"no answer of {MAX_UNSCORED_ROLLOUTS} rollouts in a row could be scored: the "
-                "reward returned None or NaN for all of them; training would change nothing"
-            )
+            lost = f"in {MAX_UNSCORED_ROLLOUTS} rollouts in a row most answers could not be scored"
+            why = f"the reward returned None or NaN for {1 - scored:.0%} of the last ones"
+            raise RuntimeError(f"{lost}: {why}; training goes on from the last checkpoint")
 
     @torch.no_grad()
     def _remember_old_logps(self, updates: list[Update]) -> None:
         passes = self.args.num_iterations
-        first = 1 if passes == 1 else 0  # the first update is made by the policy that sampled
+        first = 1 if passes == 1 else 0  # the first update is made by π_old itself
         for update in updates[first : len(updates) // passes]:
             for micro in update.micro_batches:
-                micro.old_logp, _ = self._logp(self.model, micro)
+                micro.old_logp, entropy = self._logp(self.model, micro)
+                micro.old_entropy = entropy if self.args.erc else None
 
     def _packs(self, model: Any) -> bool:
-        """Whether a micro-batch is one row: as asked, else with flash attention where it can be.
-        Raises ValueError where it is asked and cannot be."""
+        """Whether a micro-batch is one row. Raises ValueError where that is asked and cannot be."""
         requested = self.args.packed
-        if requested is False or (
-            requested is None and "flash" not in str(model.config._attn_implementation)
-        ):
+        attention = str(model.config._attn_implementation)
+        takes_rows = "flash" in attention or attention == "flex_attention"
+        if requested is False or (requested is None and not takes_rows):
             return False
         if not (why := packing_mistake(model)):
             return True
@@ -292,8 +300,6 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         """An evaluation samples and scores; how far one update would go says nothing of it."""
         self._generate_and_score_completions(inputs)
         return None, None, None
-
-    # ------------------------------------------------------------------------ one optimizer update
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
@@ -333,17 +339,17 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             correction = losses.importance_correction(
                 old_logp, micro.sampling_logp, micro.answer, micro.mask, bounds
             )
+        erc = None
+        if args.erc and micro.old_entropy is not None:
+            erc = losses.entropy_ratio(entropy, micro.old_entropy, *args.erc)
+            weight = weight.masked_fill(erc.below | erc.above, 0.0)
         self._statistics.add(
-            self._slot, micro, logp, old_logp, entropy, weight, correction, self._loss
+            self._slot, micro, logp, old_logp, entropy, weight, correction, self._loss, erc
         )
+        weight = weight if correction is None else weight * correction.weight
+        sums = {"policy_tokens": update.policy_tokens, "positive_tokens": update.positive_tokens}
         tokens = losses.token_weight(
-            weight if correction is None else weight * correction.weight,
-            micro.advantage,
-            micro.positive,
-            micro.mask,
-            policy_tokens=update.policy_tokens,
-            positive_tokens=update.positive_tokens,
-            lm_weight=args.lm_weight,
+            weight, micro.advantage, micro.positive, micro.mask, **sums, lm_weight=args.lm_weight
         )
         loss = losses.weighted_nll(logp, tokens)
         if args.entropy_coef:
@@ -353,18 +359,11 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         return loss
 
     def _logp(self, model: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass.
-
-        Rows are right-padded, so causal attention never looks at padding and needs no mask; in a
-        packed row the positions that start over keep the sequences apart.
-        """
+        """Log-probabilities and entropies [b, answers] of the answer tokens, in one head pass. Rows
+        are right-padded and need no mask; in a packed row positions keep the sequences apart."""
         with self.accelerator.autocast():
-            output = model(
-                input_ids=micro.input_ids,
-                position_ids=micro.position_ids,
-                labels=micro.labels,
-                fused_lm_head=True,
-            )
+            places = {"input_ids": micro.input_ids, "position_ids": micro.position_ids}
+            output = model(**places, labels=micro.labels, fused_lm_head=True)
         return output.log_probs[:, -micro.answers :], output.entropy[:, -micro.answers :]
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
@@ -377,14 +376,10 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             for parameter in model.parameters():  # an optimizer leaves parameters without gradient
                 parameter.grad = None
         if self._skipped_in_a_row == MAX_SKIPPED_UPDATES:
-            raise FloatingPointError(
-                f"rollout {self.state.global_step // self.args.updates + 1}: "
-                f"{MAX_SKIPPED_UPDATES} updates in a row had a gradient that is NaN or infinite; "
-                f"{likely_cause(self)}"
-            )
+            step = self.state.global_step // self.args.updates + 1
+            why = f"{MAX_SKIPPED_UPDATES} updates in a row had a gradient that is NaN or infinite"
+            raise FloatingPointError(f"rollout {step}: {why}; {likely_cause(self)}")
         return norm
-
-    # ---------------------------------------------------------------------------------------- logs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -405,11 +400,8 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         super().log(logs, start_time)
 
     def _mean_loss(self) -> float:
-        """The mean of Eq. 14 over the updates since the last log line that had a finite one.
-
-        transformers' own figure is the mean over processes of their shares, counts updates that
-        were not made, and after a resume forgets those before it.
-        """
+        """The mean of Eq. 14 over the updates since the last log line, where finite. transformers'
+        own is of shares, counts updates that were not made, and forgets after a resume."""
         shares, self._losses = [float(loss) for loss in self._losses], []
         finite = [x for x in self.processes.total(shares) if math.isfinite(x)] if shares else []
         return sum(finite) / max(1, len(finite))

@@ -1,9 +1,9 @@
-"""vLLM as the sampler of an RL stage without CUDA, in the training process itself.
-
-TRL writes the policy's weights into vLLM's layers as they are; on CPU those hold packed copies.
-"""
+"""vLLM as the sampler of an RL stage without CUDA, in the training process: TRL writes the policy's
+weights into vLLM's layers as they are, which on CPU hold packed copies."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -14,6 +14,7 @@ from trl.trainer.utils import ensure_master_addr_port
 from ..engines.interface import require_vllm
 from ..launch.ranks import rank, world_size
 from ..models import policy_on_each
+from .stepping import Engine, SteppedVLLM
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 
@@ -54,11 +55,20 @@ class VLLMOnCPU:
             temperature=args.temperature, max_tokens=args.max_completion_length, logprobs=0
         )
 
-    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def _load(self, trainer: Any) -> None:
         weights = policy_on_each(trainer).named_parameters()
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self.llm.apply_model(pack_tied_head)
         self.llm.reset_prefix_cache()
+
+    @contextmanager
+    def awake(self, trainer: Any) -> Iterator[Engine]:
+        """For partial rollouts."""
+        self._load(trainer)
+        yield SteppedVLLM(self.llm, trainer)
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        self._load(trainer)
         ids = trainer.chat.prompt_ids([turns[-1]["content"] for turns in prompts])
         self.sampling.stop_token_ids = list(trainer.eos_token_ids)
         requests: list[Any] = [{"prompt_token_ids": prompt} for prompt in ids]

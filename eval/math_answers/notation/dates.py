@@ -1,27 +1,11 @@
-"""Days of the week, months and dates: one spelling for those that are the same.
-
-03/04/2025 is the fourth of March or the third of April, and therefore no date here.
-"""
+"""Days of the week, months and dates: one spelling for those that are the same. 03/04/2025 is the
+fourth of March or the third of April, and therefore no date here."""
 
 import re
 
-from .words import TEXT
+from .words import TEXT, WORDS
 
-_DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
-_MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-]
+_DAYS, _MONTHS = WORDS["days"].split(), WORDS["months"].split()
 _SHORT = {"tues": "tuesday", "wednes": "wednesday", "thur": "thursday", "thurs": "thursday",
           "sept": "september"}  # fmt: skip
 _NAMES = {name[:3]: name for name in (*_DAYS, *_MONTHS)} | _SHORT
@@ -68,9 +52,7 @@ def date_of(text: str) -> str:
     return ""
 
 
-def _written(
-    day: str | None = None, month: str | None = None, year: str | None = None, **either: str
-) -> str:
+def _written(day: str = "", month: str = "", year: str = "", **either: str) -> str:
     if either:
         first, second = int(either["first"]), int(either["second"])
         if (first <= 12 and second <= 12 and first != second) or max(first, second) > 31:

@@ -1,8 +1,6 @@
-r"""The shape of a math answer: lists, tuples, sets, intervals, unions, chains of equations.
-
-Shapes decide more than sympy can: (1,2) is not \{1,2\}, `7 or 8` is two answers, `x = 3` names its
-value. Text in, text out; the pieces go to sympy one at a time.
-"""
+r"""The shape of a math answer: lists, tuples, sets, intervals, unions, chains of equations. Shapes
+decide more than sympy can: (1,2) is not \{1,2\}, `7 or 8` is two answers, `x = 3` names its value.
+Text in, text out; the pieces go to sympy one at a time."""
 
 import math
 import re
@@ -63,7 +61,6 @@ def rules(
 
 
 def split_top(text: str, separators: tuple[str, ...] = (",", ";")) -> list[str]:
-    """Split where no bracket is open."""
     pieces, depth, current = [], 0, ""
     for token in _TOKEN.findall(text):
         depth += (token in _OPENERS) - (token in _CLOSERS)
@@ -137,9 +134,8 @@ def equation_sides(text: str) -> list[str]:
 
 def is_name(text: str) -> bool:
     r"""x, x_1, \theta, f(x), P(A), \angle ABC: what an equation gives a value to."""
-    return (
-        len(text) <= 60 and bool(_NAME.fullmatch(text)) and not re.search(r"\\(?:frac|sqrt)", text)
-    )
+    names = len(text) <= 60 and _NAME.fullmatch(text)
+    return bool(names) and not re.search(r"\\(?:frac|sqrt)", text)
 
 
 def _mixed_number(match: re.Match[str]) -> str:
@@ -160,17 +156,13 @@ _PARSABLE = rules(
 
 
 def parsable(text: str) -> str:
-    """The formula in the LaTeX that latex2sympy reads as it is meant."""
     for pattern, replacement in _PARSABLE:
         text = pattern.sub(replacement, text)
     return text
 
 
 def renamed(answer: str, name: str, gold: str, parameter: str) -> str:
-    """The answer with its parameter called as in the gold, where no other letter is in the way.
-
-    A gold that names no `parameter` has one that the answer lacks.
-    """
+    """The answer with its parameter called as in the gold, where no other letter is in the way."""
     theirs, ours = (set(_LETTER.findall(side)) for side in (gold, answer))
     other = {parameter} if parameter else {letter for letter in theirs - ours if len(letter) == 1}
     if len(other) != 1 or other & ours or name in theirs:
@@ -179,10 +171,8 @@ def renamed(answer: str, name: str, gold: str, parameter: str) -> str:
 
 
 def distinct_capitals(gold: str, answer: str) -> tuple[str, str]:
-    """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n.
-
-    A constant may be called c on one side and C on the other, but not beside sides and angles.
-    """
+    """Where a letter occurs in both cases, the capital gets an index: latex2sympy reads N as n. A
+    constant may be c on one side and C on the other, but not beside sides and angles."""
     theirs, ours = (set(_LETTER.findall(side)) for side in (gold, answer))
     letters, constant = theirs | ours, {"c", "C"}
     both = {a for a in letters if len(a) == 1 and a.isupper() and a.lower() in letters}

@@ -1,9 +1,8 @@
 r"""Formulas: from the LaTeX of an answer to an unevaluated sympy formula, and are two equal?
 
-sympy is asked only what it can answer in bounded time. Formulas whose value would be too large to
-write down, and unevaluated integrals and long sums, are refused before they are evaluated. Nothing
-is simplified or expanded. Constants are compared by the number of digits that tell them apart (up
-to 1200), formulas with letters at random points.
+sympy is asked only what it can answer in bounded time: what would be too large to write down,
+integrals and long sums are refused before, and nothing is simplified or expanded. Constants are
+compared by the digits that tell them apart (up to 1200), formulas with letters at random points.
 """
 
 import math
@@ -52,8 +51,7 @@ class Unreadable(Exception):
 
 
 class _Reader(_Latex2Sympy):
-    """latex2sympy, for which 2(3) is 6: the library reads it as the mixed number 2 + 3. `parsable`
-    has written out those that are mixed numbers."""
+    """latex2sympy, for which 2(3) is 6 and no mixed number: `parsable` has written those out."""
 
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
         factor = self.convert_postfix(arr[i])
@@ -202,9 +200,8 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
         return True
     if max(expected.count_ops(), actual.count_ops()) > _MOST_OPERATIONS:
         return False
-    (one, excluded), (other, below) = (
-        sympy.fraction(sympy.together(side)) for side in (expected, actual)
-    )
+    pairs = (sympy.fraction(sympy.together(side)) for side in (expected, actual))
+    (one, excluded), (other, below) = pairs
     return _proportional(one, other, symbols) and all(
         part in Mul.make_args(excluded) or _loses_nothing(other, part.as_base_exp()[0])
         for part in Mul.make_args(below)
@@ -212,10 +209,7 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 
 def _loses_nothing(numerator: Any, denominator: Any) -> bool:
-    """Whether no solution is lost to a denominator: y = x^2 has (0, 0), y/x = x has not.
-
-    Where the denominator is zero, the numerator is its remainder.
-    """
+    """Whether a denominator loses no solution: y = x^2 has (0, 0), y/x = x has not."""
     if not denominator.free_symbols:
         return True
     for symbol in {denominator, *denominator.free_symbols}:
@@ -294,10 +288,7 @@ def _prime() -> int:
 
 
 def _residue(formula: Any, prime: int) -> int:
-    """A formula of rational numbers and whole powers, modulo a prime.
-
-    ValueError where it holds anything else, or divides by zero.
-    """
+    """A formula of rational numbers and whole powers, modulo a prime; ValueError for any other."""
     if isinstance(formula, Rational):
         return formula.p * pow(formula.q, -1, prime) % prime
     if isinstance(formula, Add | Mul):

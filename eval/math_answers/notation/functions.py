@@ -1,9 +1,6 @@
-r"""Functions by their names: ζ, Γ, ψ, Li, erf, φ(n), 10C3, 7!!, as sympy has them or as symbols.
-
-A named function with its argument is cut out of the text before the formula is parsed, because the
-parser takes most of them for products. What sympy has is evaluated; of all others two applications
-are equal when name and arguments are.
-"""
+r"""Functions by their names: ζ, Γ, ψ, Li, erf, φ(n), 10C3, 7!!, as sympy has them or as symbols, of
+which two are equal when name and arguments are. They are cut out before the formula is parsed: the
+parser takes most for products."""
 
 import re
 from collections.abc import Callable
@@ -50,10 +47,6 @@ _LATEX_HAS = re.compile(
 _MOST_ARGUMENT = 10**12  # whose divisors are looked for
 
 
-def _divisors(n: Any) -> Any:
-    return sympy.divisor_sigma(n, 0)
-
-
 def _whole(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The function on whole numbers; a symbol elsewhere."""
 
@@ -66,21 +59,18 @@ def _whole(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return at
 
 
-def _permutations(n: Any, k: Any) -> Any:
-    return sympy.ff(n, k)
-
-
 _EVALUATED: dict[tuple[str, int], Callable[..., Any]] = {
     ("zeta", 1): sympy.zeta, ("psi", 1): sympy.digamma, ("digamma", 1): sympy.digamma,
     ("Li_", 2): sympy.polylog, ("polylog", 2): sympy.polylog, ("li", 1): sympy.li,
     ("erf", 1): sympy.erf, ("erfc", 1): sympy.erfc, ("erfi", 1): sympy.erfi, ("Si", 1): sympy.Si,
     ("Ci", 1): sympy.Ci, ("Ei", 1): sympy.Ei, ("Shi", 1): sympy.Shi, ("Chi", 1): sympy.Chi,
     ("psi_", 2): sympy.polygamma, ("phi", 1): _whole(totient), ("varphi", 1): _whole(totient),
-    ("sigma", 1): _whole(sympy.divisor_sigma), ("tau", 1): _whole(_divisors),
+    ("sigma", 1): _whole(sympy.divisor_sigma),
+    ("tau", 1): _whole(lambda n: sympy.divisor_sigma(n, 0)),
     ("mu", 1): _whole(sympy.mobius), ("doublefactorial", 1): sympy.factorial2,
-    ("permutations", 2): _permutations, ("W", 1): sympy.LambertW, ("W_0", 1): sympy.LambertW,
+    ("permutations", 2): sympy.ff, ("W", 1): sympy.LambertW, ("W_0", 1): sympy.LambertW,
     ("J_", 2): sympy.besselj, ("Y_", 2): sympy.bessely, ("C", 2): sympy.binomial,
-    ("P", 2): _permutations, ("sgn", 1): sympy.sign, ("sign", 1): sympy.sign, ("Re", 1): sympy.re,
+    ("P", 2): sympy.ff, ("sgn", 1): sympy.sign, ("sign", 1): sympy.sign, ("Re", 1): sympy.re,
     ("Im", 1): sympy.im, ("Beta", 2): sympy.beta, ("gamma", 1): sympy.gamma,
     ("Gamma", 1): sympy.gamma,
 }  # fmt: skip
@@ -138,11 +128,8 @@ def _of_two(match: re.Match[str], upper_first: bool, latex: str) -> str:
     first, second = match[1] or match[2], match[3] or match[4]
     n, k = (second, first) if upper_first else (first, second)
     numbers = n.isdigit() and k.isdigit()
-    if (
-        "_" in match[0].lstrip("{} ")[:3]
-        and match[0].lstrip()[0] in "CAP"
-        and ((numbers and (int(n) < 3 or int(k) > int(n))) or (not numbers and not n.isalpha()))
-    ):
+    indexed = "_" in match[0].lstrip("{} ")[:3] and match[0].lstrip()[0] in "CAP"
+    if indexed and (int(n) < 3 or int(k) > int(n) if numbers else not n.isalpha()):
         return match[0]  # C_1^2 is the square of C_1
     return latex % (n, k)
 
@@ -152,7 +139,8 @@ def applied(name: str, values: list[Any], parse: Callable[[str], Any]) -> Any:
     base, _, index = name.partition("_")
     attempts = [(name, values)]
     if index:
-        attempts.append((f"{base}_", [_number(index, parse), *values]))
+        number = Integer(index) if index.isdigit() else parse(index)
+        attempts.append((f"{base}_", [number, *values]))
     for key, arguments in attempts:
         function = _EVALUATED.get((key, len(arguments)))
         if function is not None:
@@ -160,18 +148,8 @@ def applied(name: str, values: list[Any], parse: Callable[[str], Any]) -> Any:
                 return function(*arguments)
             except ValueError:
                 break
-    return opaque(name, values)
-
-
-def _number(index: str, parse: Callable[[str], Any]) -> Any:
-    return Integer(index) if index.isdigit() else parse(index)
-
-
-def opaque(name: str, values: list[Any]) -> Any:
-    """A letter of its own for one function at one place."""
-    return Symbol(
-        f"{name.strip(chr(92))}({', '.join(sympy.srepr(value.doit()) for value in values)})"
-    )
+    inside = ", ".join(sympy.srepr(value.doit()) for value in values)
+    return Symbol(f"{name.strip(chr(92))}({inside})")  # of one function at one place
 
 
 def with_functions(formula: Any, symbols: dict[Symbol, Any], parse: Callable[[str], Any]) -> Any:
@@ -180,8 +158,7 @@ def with_functions(formula: Any, symbols: dict[Symbol, Any], parse: Callable[[st
         return symbols[formula]
     if isinstance(formula, AppliedUndef):
         values = [with_functions(arg, symbols, parse) for arg in formula.args]
-        name = re.sub(r"\\text\{(.*)\}$|[{}\\]", r"\1", str(formula.func))
-        return applied(name, values, parse)
+        return applied(re.sub(r"\\text\{(.*)\}$|[{}\\]", r"\1", str(formula.func)), values, parse)
     if not formula.args or not (formula.has(AppliedUndef) or formula.free_symbols & symbols.keys()):
         return formula
     arguments = [with_functions(arg, symbols, parse) for arg in formula.args]

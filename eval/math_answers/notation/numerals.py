@@ -1,7 +1,5 @@
-r"""Numbers in words, English and Chinese, in digits: `twenty-five`, `two-thirds`, `百分之五`.
-
-A numeral is read where it is all of an answer, or stands before one word for what is counted.
-"""
+r"""Numbers in words, English and Chinese, in digits: `twenty-five`, `two-thirds`, `百分之五`, where
+they are all of an answer, or stand before one word for what is counted."""
 
 import re
 from fractions import Fraction
@@ -67,9 +65,8 @@ def in_digits(text: str) -> str:
     elif match["number"]:
         value = str(_whole(match["number"]))
     else:
-        total = Fraction(_whole(match["whole"] or "zero")) + _fraction(
-            match["part"] or match["fraction"]
-        )
+        part = _fraction(match["part"] or match["fraction"])
+        total = Fraction(_whole(match["whole"] or "zero")) + part
         value = rf"\frac{{{total.numerator}}}{{{total.denominator}}}"
     return f"{'-' if match['sign'] else ''}{value}{tail}"
 
@@ -128,10 +125,6 @@ def _hundreds(text: str) -> int | None:
             last = _STEPS[c]
             section, digit = section + (digit or 1) * last, 0
         else:
-            total, section, digit, last = (
-                (total + (section + digit or 1)) * _MYRIADS[c],
-                0,
-                0,
-                10**9,
-            )
+            total = (total + (section + digit or 1)) * _MYRIADS[c]
+            section, digit, last = 0, 0, 10**9
     return total + section + digit

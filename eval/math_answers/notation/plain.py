@@ -1,8 +1,5 @@
-r"""Formulas as programs and keyboards write them, in LaTeX: `3*sqrt(2)/2`, `2**10`, `√(x+1)`.
-
-A name counts where it stands alone: `pi` and `2pi` are π, the letters of `pie` are none of it. What
-stands in `\text{…}` and after a backslash is left as it is.
-"""
+r"""Formulas as programs and keyboards write them, in LaTeX: `3*sqrt(2)/2`, `2**10`, `√(x+1)`. A
+name counts where it stands alone, not inside of `\text{…}` or after a backslash."""
 
 import re
 

@@ -1,9 +1,8 @@
 r"""Where two formulas with letters are compared: at points of their common domain.
 
 A letter under a root or in a logarithm is positive, unless both formulas are real where that letter
-alone is negative: \sqrt{1/n} is 1/\sqrt n, and \sqrt{x^2} is not x. Who writes |x| means negative x
-as well, and |z| is of complex numbers. Letters such as n are whole numbers beside floors,
-factorials and (-1)^n. All else is compared at real numbers of both signs.
+alone is negative: \sqrt{1/n} is 1/\sqrt n, \sqrt{x^2} is not x. Who writes |x| means negative x
+too, and |z| complex numbers. Letters such as n are whole beside floors, factorials and (-1)^n.
 """
 
 import random
@@ -36,9 +35,8 @@ class Domain:
         )
         floors = any(f.has(sympy.floor, sympy.ceiling) for f in formulas)
         self._wholes = set(self.symbols) if floors else set[Symbol]()
-        self._only_wholes = {
-            s for s in self.symbols if s.name[0] in _WHOLE and any(map(_counts, formulas))
-        }
+        wholes = {s for s in self.symbols if s.name[0] in _WHOLE}
+        self._only_wholes = wholes if wholes and any(map(_counts, formulas)) else set[Symbol]()
         self._powers = any(  # 40^{40} takes too many digits
             part.args[-1].free_symbols for f in formulas for part in f.atoms(Pow, sympy.exp)
         )

@@ -1,8 +1,5 @@
-r"""One spelling for both sides of a math comparison: typesetting is undone, values stay.
-
-What stands around the value (a unit, a percent sign, a degree sign) is kept apart, because it
-counts only where both sides have it.
-"""
+r"""One spelling for both sides of a math comparison: typesetting is undone, values stay. A unit, a
+percent or degree sign is kept apart: it counts only where both sides have it."""
 
 import re
 import unicodedata

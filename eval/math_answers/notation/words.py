@@ -1,8 +1,5 @@
-r"""What the words of a math answer mean: units and what one is in another, and words that alter.
-
-A unit is written as in `m`, `m2`, `km/h`, `m/s2`; an unknown one is the empty string, because what
-is counted (apples, ways) is no part of the value.
-"""
+r"""What the words of a math answer mean: units, as `m`, `m2`, `km/h`, and what one is in another,
+and words that alter. An unknown unit is empty: what is counted is no part of the value."""
 
 import re
 import tomllib
@@ -17,11 +14,8 @@ GROUP = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 TEXT = rf"\\(?:{_FONTS})\*?\s*{GROUP}"
 WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text("utf-8"))
 NUMBERS: list[str] = WORDS["numbers"].split()
-SYNONYMS = {
-    " ".join(same.split()): word
-    for word, several in WORDS["synonyms"].items()
-    for same in several.split(",")
-}
+_SAME_WORDS = ((word, several.split(",")) for word, several in WORDS["synonyms"].items())
+SYNONYMS = {" ".join(same.split()): word for word, several in _SAME_WORDS for same in several}
 COMMON_WORDS = frozenset(SYNONYMS.values())
 _TRUTHS = {same: word for word, several in WORDS["truths"].items() for same in several.split()}
 
@@ -59,10 +53,8 @@ _IN_HAN = re.compile(rf"\\(?:{_FONTS})\*?\s*\{{([^{{}}]*[{HAN}][^{{}}]*)\}}")
 
 
 def in_english(text: str) -> str:
-    r"""Chinese words of a formula as `\text{…}`, in English where they matter to its value.
-
-    A text of Chinese characters alone is an answer in words and stays as it is.
-    """
+    r"""Chinese words of a formula as `\text{…}`, in English where they matter to its value; a text
+    of Chinese characters alone is an answer in words and stays."""
     text = _IN_HAN.sub(r"\1", text)
     return text if re.fullmatch(f"[{HAN}]*", text) else re.sub(f"[{HAN}]+:?", _phrase, text)
 
@@ -126,11 +118,8 @@ for _kind, _units in _TABLE.items():
         _UNITS[_unit] = _kind, Fraction(_size)
         _NAMES |= dict.fromkeys(_names, _unit)
         _NAMES |= {name + "s": _unit for name in _names if len(name) > 2}
-_SYMBOLS = {
-    name: name  # C and F are degrees as often as coulombs
-    for name in (*_PREFIXED["symbols"].split(), "um", "nm", "ug", "us", "ns")
-    if name not in ("C", "F")
-}
+_NAMED = (*_PREFIXED["symbols"].split(), "um", "nm", "ug", "us", "ns")
+_SYMBOLS = {n: n for n in _NAMED if n not in ("C", "F")}  # degrees as often as coulombs, farads
 for (_prefix, _word), _size in zip(
     _PREFIXED["prefixes"].items(), (12, 9, 6, 3, -2, -3, -6, -9, -12), strict=True
 ):
@@ -146,8 +135,7 @@ _QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|
 
 
 def unit_named(words: str, symbols: bool = True) -> str:
-    """The unit that words are, or empty: `m/s` of `meters per second` and `m s-1`. Only with the
-    case of its symbol a prefix counts: mW is no MW."""
+    """The unit that words are, or empty: `m/s` of `meters per second`. mW is no MW."""
     words = words.strip().strip(".").translate(str.maketrans("²³Ωµμ", "23\u03a9uu"))
     words = words.replace("\u03a9", "ohm").replace(r"\Omega", "ohm")
     if symbols and words in _SYMBOLS:
@@ -164,12 +152,8 @@ def unit_named(words: str, symbols: bool = True) -> str:
             if name not in _NAMES:
                 return ""
             powers[_NAMES[name]] += int(power or 1) * (-1 if n else 1)
-    above, below = (
-        " ".join(
-            f"{unit}{abs(p)}".removesuffix("1") for unit, p in sorted(powers.items()) if p * s > 0
-        )
-        for s in (1, -1)
-    )
+    sides = ([(unit, p) for unit, p in sorted(powers.items()) if p * s > 0] for s in (1, -1))
+    above, below = (" ".join(f"{u}{abs(p)}".removesuffix("1") for u, p in side) for side in sides)
     return f"{above}/{below}" if below else above
 
 
@@ -233,8 +217,7 @@ _TRUTH = re.compile(
 
 
 def truth_of(text: str) -> str:
-    """`yes`, `no`, `true` or `false`, whatever clause gives the reason; `hedged` where the clause
-    takes it back, and empty for all else."""
+    """yes, no, true, false, whatever the reason; `hedged` where that takes it back; else empty."""
     text = " ".join(text.casefold().split())
     match = _TRUTH.fullmatch(text)
     if not match:
@@ -247,8 +230,7 @@ def truth_of(text: str) -> str:
 
 
 def common_word(text: str) -> str:
-    """The one wording that words have in common with all that mean the same, without subject and
-    article: `converges` of `The series is convergent`."""
+    """The one wording of all that mean the same: `converges` of `The series is convergent`."""
     words = " ".join(text.casefold().split()).rstrip(".。")
     words = re.sub(r"^(?:a|an|the) (?=.)", "", words)
     if words in SYNONYMS:

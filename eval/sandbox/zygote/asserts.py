@@ -127,7 +127,6 @@ class _Served:
         return values.unpack(reply["value"], self.object_of, classes, functions=True)
 
     def printed(self) -> str:
-        """What was written to the standard output since the last call."""
         with contextlib.suppress(ValueError, OSError):  # closed by the program
             for stream in (sys.stdout, self.process.streams[0]):
                 stream.flush()
@@ -149,11 +148,9 @@ def _last_function(names: dict[str, Any]) -> str:
 
 
 class Remote:
-    """A name or an object of the program, used from the tests' process.
-
-    It has no operators: the program would learn what the tests expect, and its own methods would
-    say yes. So a comparison raises AssertionError (a wrong value); but no object equals None.
-    """
+    """A name or an object of the program, used from the tests' process. It has no operators, by
+    which the program would learn what the tests expect, and say yes: a comparison raises
+    AssertionError; but no object equals None."""
 
     __slots__ = ("_ask_remote", "_remote")  # no attribute of the program can be set
 

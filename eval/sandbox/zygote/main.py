@@ -1,18 +1,14 @@
 """The interpreter inside the sandbox: it forks one isolated process for every test.
 
-It starts once per worker, imports what programs use, and then answers requests on a SOCK_SEQPACKET
-socket: in one or two processes that end together (`Spawn`), their limits and their descriptors, out
-how they ended (`ENDED`). It never sees an expected output, and it never runs or compiles
-untrusted code itself: both happen in processes it forks. What it reports about a process is the
-kernel's word: wait status and CPU time.
+It starts once per worker, imports what programs use, and answers requests on a SOCK_SEQPACKET
+socket: in one or two processes that end together (`Spawn`), their limits and descriptors, out how
+they ended (`ENDED`), by the kernel's word. It never sees an expected output, nor runs or compiles
+untrusted code itself. What a process gives up before its role is a list of steps, made before the
+fork; a step that the kernel refuses ends it: one that reaches the program counts as isolated.
 
-What a process gives up before its role is a list of steps, made before the fork. A step that the
-kernel refuses ends the process: the judge takes one that reaches the program for an isolated one.
-
-A test costs what its pages cost: a fork copies the table of them and the exit takes it down, and a
-child copies each page that it writes to, which in Python is each that it looks at. So there are no
-imports here that programs do not need (`shutil`, `socket`, `select`, `mmap` and `resource` were a
-tenth of a test), and the roles have been played before the first fork.
+A test costs what its pages cost: a fork copies the table of them, and a child each page that it
+looks at. So there are no imports here that programs do not need (`shutil`, `socket`, `select`,
+`mmap` and `resource` were a tenth of a test), and the roles have been played before the first fork.
 Standard library only: this folder is all of the product that the sandbox holds.
 """
 
@@ -78,8 +74,7 @@ class Isolation(TypedDict):
     seccomp: list[str]
     """BPF programs in hexadecimal, for the zygote and on top of it for a child; without any there
     are no namespaces either."""
-    folder: str
-    """Where the test may write. Without namespaces it is emptied after each test."""
+    folder: str  # Where the test may write. Without namespaces it is emptied after each test.
 
 
 Spawn = tuple[str, str | None, int]
@@ -247,12 +242,8 @@ class Zygote:
             mount = (b"none", folder.encode(), b"tmpfs", _MOUNT_FLAGS, options)
             steps.append((libc.mount, mount))
         steps.append((os.chdir, (folder,)))
-        values = {
-            # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
-            _RLIMIT_CPU: int(cpu_s) + 1,
-            _RLIMIT_AS: memory,
-            _RLIMIT_FSIZE: output,
-        }
+        # Hard CPU limit: SIGKILL, because process 1 of a PID namespace ignores SIGXCPU.
+        values = {_RLIMIT_CPU: int(cpu_s) + 1, _RLIMIT_AS: memory, _RLIMIT_FSIZE: output}
         if self.filters:  # the limit counts every process of the user
             values[_RLIMIT_NPROC] = 64
         for which, value in values.items():

@@ -1,9 +1,6 @@
-"""What a test process does once it is isolated: compile, run, call or check a program.
-
-Runs inside the sandbox, in a process forked for one test. Programs see the namespace that
-LiveCodeBench gives them (star imports of the common modules), so solutions that forget an import
-run as they do there. File descriptors: 0, 1, 2 are the program's, 3 is the role's own.
-"""
+"""What a test process does once it is isolated: compile, run, call or check a program. Programs see
+the namespace that LiveCodeBench gives them (star imports of the common modules). File descriptors:
+0, 1, 2 are the program's, 3 is the role's own."""
 
 import _sitebuiltins
 import atexit
@@ -49,8 +46,7 @@ def open_file(file: Any, *args: Any, _open: Callable[..., Any] = io.open, **keyw
 
 @functools.cache
 def library() -> dict[str, Any]:
-    """The names of the standard library that programs and tests have: the star imports first, then
-    the modules."""
+    """Names of the library that programs and tests have: the star imports, then the modules."""
     names: dict[str, Any] = {}
     star = [importlib.import_module(name) for name in _STAR.split()]
     for module in star:
@@ -157,11 +153,8 @@ def function_of(process: Process, name: str) -> Any:
 
 
 def call_with(function: Callable[..., Any], arguments: list[Any], names: list[str]) -> Any:
-    """`function` of `arguments`, the last of which have these names.
-
-    They are passed by name where it has parameters of these names, else by position: solutions to
-    LeetCode's problems rename their parameters.
-    """
+    """`function` of `arguments`, the last of which have these names: passed by name where it has
+    such parameters, else by position, for solutions to LeetCode's problems rename theirs."""
     if not names:
         return function(*arguments)
     count = len(arguments) - len(names)

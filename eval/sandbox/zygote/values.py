@@ -1,12 +1,9 @@
-"""What crosses between a program and its tests: JSON that keeps Python's types, and nothing else.
+"""What crosses between a program and its tests, on both ends in the sandbox: JSON that keeps
+Python's types. A value that is no plain data stays where it is; the other end gets a number for it.
 
-Runs inside the sandbox, on both ends of the channel. A value that is no plain data stays where it
-is; the other end gets a number for it.
-
-LeetCode's linked lists and binary trees cross as their values, so that a comparison never meets an
-object of the program. Programs use `ListNode` and `TreeNode` without defining them; tests build
-them with `list_node([…])` and `tree_node([…])` (level order, None for a missing child) and compare
-with `is_same_list` and `is_same_tree`.
+LeetCode's linked lists and binary trees cross as their values. Programs use `ListNode` and
+`TreeNode` without defining them; tests build them with `list_node([…])` and `tree_node([…])` (level
+order, None for a missing child) and compare with `is_same_list` and `is_same_tree`.
 """
 
 import builtins
@@ -119,11 +116,9 @@ _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any:
-    """Plain data as JSON with its types; of any other object the name that `keep` gives it.
-
-    With `functions`, builtin functions and types cross by name, which is for what the tests send: a
-    program that returns `eval` must not have it called where its tests run.
-    """
+    """Plain data as JSON with its types; of any other object the name that `keep` gives it. With
+    `functions`, for what the tests send, builtin functions and types cross by name: an `eval` that
+    a program returns must not be called where its tests run."""
     if type(value) in _JSON_SCALARS:
         return value
     if type(value) is list:

@@ -3,14 +3,12 @@
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
 from processes import eventually, output_of
 
 from klear.tasks.engine.parts import computed_parts
-from klear.tasks.engine.scheduler import Node, Stalled, run_graph, watched
 from tests.cluster import parts_of_tests as work
 
 ROOT = Path(__file__).parents[3]
@@ -53,22 +51,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, names):
     parent.kill()
     parent.wait()
     assert eventually(lambda: not left(names), 120)
-
-
-def test_workers_that_hang_are_ended_with_the_stage(tmp_path, names, silence):
-    def stage() -> None:
-        with watched("collect", 30):
-            threading.Thread(target=until_they_hang, daemon=True).start()
-            list(computed_parts(tmp_path / "parts", [str(names)] * 4, work.hang, workers=2))
-
-    def until_they_hang() -> None:
-        assert eventually(lambda: len(list(names.iterdir())) == 2)
-        silence()
-
-    with pytest.raises(Stalled, match="collect made no progress"):
-        run_graph({"collect": Node((), stage)})
-    assert len(list(names.iterdir())) == 2
-    assert left(names) == []
 
 
 def test_modules_of_the_folder_one_works_in_are_not_taken_for_ours(tmp_path):

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from prefect import states
+from processes import eventually
 
 from klear.configs.settings.base import Runtime, Settings
 from klear.configs.settings.evaluation import ReportSettings
-from klear.eval.progress import report
-from klear.tasks.engine.events import Event, Failed, Planned, Published, Started
+from klear.tasks.engine.events import Event, Failed, Planned, Progress, Published, Started, Waiting
 from klear.tasks.engine.run import Run, active
-from klear.tasks.engine.scheduler import Node, Stalled, run_graph
+from klear.tasks.engine.scheduler import Node, run_graph
 from klear.tasks.engine.stage import Metrics, stage
+from klear.tasks.engine.stage_process import Stalled
 from klear.tasks.engine.why import NEVER
 from klear.tasks.observe import prefect, run_context, tracker
 from klear.tasks.observe.pages import Story
@@ -30,8 +31,10 @@ from klear.tasks.observe.tracker import Tracker, as_params
 from klear.tasks.report.report import report as report_stage
 from klear.tasks.report.report import summary_text
 from klear.tasks.report.run_story import PlannedStage
+from klear.tasks.store import store
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, Store
+from tests.tasks.engine import bodies
 
 
 class How(Runtime):
@@ -43,12 +46,8 @@ class Knobs(Settings):
     runtime: How = How()
 
 
-CALLS: list[str] = []
-
-
 @stage(version=1)
 def write_text(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
-    CALLS.append(settings.text)
     before = "".join(i.file("text.txt").read_text() for i in inputs)
     (out / "text.txt").write_text(before + settings.text)
     (out / "logs").mkdir(exist_ok=True)
@@ -61,6 +60,10 @@ class Heard(list[Event]):
 
     on = list.append
 
+    def computed(self) -> list[Any]:
+        """Texts of the settings with which a stage was computed, in order."""
+        return [e.task.settings.text for e in self if isinstance(e, Started)]
+
 
 @pytest.fixture
 def heard() -> Heard:
@@ -69,11 +72,12 @@ def heard() -> Heard:
 
 @pytest.fixture
 def run(tmp_path: Path, heard: Heard) -> Run:
-    CALLS.clear()
     return Run(store=Store(tmp_path), observers=(heard,))
 
 
-def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(run: Run) -> None:
+def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(
+    run: Run, heard: Heard
+) -> None:
     tail = write_text.named("tail")
 
     def chain(run: Run, **settings: Any) -> Artifact:
@@ -82,11 +86,12 @@ def test_a_stage_is_computed_again_where_its_meaning_changed_and_nowhere_else(ru
 
     first = chain(run)
     assert chain(run, runtime=How(workers=9)) == first  # how is not what
-    assert CALLS == ["hello", "!"]
-    chain(Run(store=run.store, force=frozenset({"write_text"})))
-    assert CALLS[2:] == ["hello"]  # equal bytes keep what was made of them
+    assert heard.computed() == ["hello", "!"]
+    forced = frozenset({"write_text"})
+    chain(Run(store=run.store, observers=(heard,), force=forced))
+    assert heard.computed()[2:] == ["hello"]  # equal bytes keep what was made of them
     chain(run, text="bye")
-    assert CALLS[3:] == ["bye", "!"]
+    assert heard.computed()[3:] == ["bye", "!"]
     manifest = run.store.manifest(first)
     assert manifest.settings == {"text": "!", "runtime": {"workers": 1}}
     assert [i.stage for i in manifest.inputs] == ["write_text"]
@@ -112,6 +117,52 @@ def test_a_failed_stage_publishes_nothing_and_its_work_is_resumed(run: Run) -> N
         result = flaky(settings=Knobs())
     assert result.file("whole.txt").read_text() == "half of it, and the rest"
     assert not (result.folder / ".resume").exists()
+
+
+def test_an_interrupt_while_old_files_are_removed_loses_neither_the_new_result_nor_its_place(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with active(run):
+        first = write_text(settings=Knobs())
+    again = Run(store=run.store, force=frozenset({"write_text"}))
+    monkeypatch.setattr(store.shutil, "rmtree", interrupted)
+    work = run.store.work("write_text", first.key)
+    work.mkdir(parents=True)
+    (work / "text.txt").write_text("new")
+    fields = run.store.manifest(first).model_dump(exclude={"files", "digest"})
+    with pytest.raises(KeyboardInterrupt):
+        again.store.publish(work, **fields)
+    result, damage = run.store.find("write_text", first.key, verify=True)
+    assert (result and result.file("text.txt").read_text(), damage) == ("new", "")
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_stage_that_waits_for_another_run_ends_with_its_own_and_says_so(
+    run: Run, heard: Heard
+) -> None:
+    key = write_text_key(run)
+
+    def wait_for_another_run() -> Artifact:
+        with active(run):
+            return write_text(settings=Knobs())
+
+    def fail() -> Artifact:
+        assert eventually(lambda: any(isinstance(e, Waiting) for e in heard))
+        raise OSError("disk full")
+
+    with run.store.lock(f"write_text-{key}"), pytest.raises(OSError, match="disk full"):
+        run_graph({"waits": Node((), wait_for_another_run), "fails": Node((), fail)})
+    (failed,) = (event for event in heard if isinstance(event, Failed))
+    assert failed.interrupted
+
+
+def write_text_key(run: Run) -> str:
+    """By which a run that computes `write_text` holds it."""
+    with active(Run(store=Store(run.store.root / "elsewhere"))):
+        return write_text(settings=Knobs()).key
 
 
 def test_a_metric_that_is_no_number_is_counted_and_does_not_spoil_the_manifest(run: Run) -> None:
@@ -140,32 +191,52 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         assert free
 
 
+class SilentServer(Store):
+    """Its server does not answer any more: at `method` nothing goes on."""
+
+    is_shared = True
+
+    def __init__(self, root: Path, method: str) -> None:
+        super().__init__(root)
+        self.method = method
+
+    def hang(self, method: str) -> None:
+        if method == self.method:
+            bodies.hangs.body(self.root, settings=bodies.Waits())
+
+    def fetch(self, ref: Any) -> None:
+        self.hang("fetch")
+
+    def share(self, artifact: Artifact) -> Artifact:
+        self.hang("share")
+        return artifact
+
+    def publish(self, work: Path, seal: Any = None, **fields: Any) -> Artifact:
+        self.hang("publish")
+        return super().publish(work, seal, **fields)
+
+
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
-def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, monkeypatch, silence, where):
+def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, tmp_path, where, silence):
     """Also where it is the store's server that does not answer any more."""
-
-    @stage(version=1)
-    def hang(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
-        report(1, 7, "files moved")
-        silence()
-        while True:
-            time.sleep(0.01)
-
     with active(run):
-        rows = write_text(settings=Knobs())
-    if where != "body":
-        monkeypatch.setattr(
-            run.store, where, lambda *_, **__: hang.body(run.store.root, settings=1)
-        )
-    patient = replace(run, stall_minutes=30)
-    called = {"body": hang, "share": write_text}.get(where, write_text.named("tail"))
+        rows = bodies.first(settings=bodies.Waits())
+    stage = {"body": bodies.hangs, "share": bodies.first}.get(where, bodies.first.named("tail"))
     inputs = () if where == "share" else (rows,)
-    work = Node((), lambda: called(*inputs, settings=Knobs()))
+
+    class Silence:
+        def on(self, event: Event) -> None:
+            if isinstance(event, Progress) and event.total:
+                silence()
+
+    patient = replace(
+        run, store=SilentServer(tmp_path, where), stall_minutes=30, observers=(heard, Silence())
+    )
     with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
-        run_graph({"": work})
+        stage(*inputs, settings=bodies.Waits())
     failed = [event.interrupted for event in heard if isinstance(event, Failed)]
     assert failed == ([] if where == "share" else [False])
-    assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"write_text"}
+    assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"first"}
 
 
 def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:
@@ -228,7 +299,8 @@ def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(state, monkeypat
         read_task_runs=lambda **_: [],
     )
     monkeypatch.setattr(prefect, "get_client", lambda **_: nullcontext(client))
-    prefect.mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+    is_over = prefect.mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+    assert is_over == (state != "Suspended")
     assert run.state.name == (state if state in TO_COME_OR_OVER else "Crashed")
 
 
@@ -243,7 +315,7 @@ def here(mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ml
         "get_run_logger": lambda: logging.getLogger("klear"),
         "watch_cancel_requests": lambda _: nullcontext(),
         "state_of": lambda _: None,
-        **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: None),
+        **dict.fromkeys(("mark_crashed", "crash_task_runs", "settle_task_runs"), lambda *_: True),
     }
     for name, function in instead.items():
         monkeypatch.setattr(prefect, name, function)

@@ -1,20 +1,29 @@
 """What Prefect is told of a stage: one task run with its edges, from its start to its end."""
 
+import json
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
 import pytest
+from prefect.states import Cancelling
 
 from klear.configs.settings.base import Settings
-from klear.tasks.engine.events import Failed, Published, Started, Task, Waiting
+from klear.tasks.engine.events import Failed, Progress, Published, Started, Task, Waiting
 from klear.tasks.observe import prefect
-from klear.tasks.observe.prefect import PrefectObserver
+from klear.tasks.observe.prefect import (
+    SECONDS_BETWEEN_PROGRESS,
+    ArtifactSender,
+    PrefectObserver,
+    form_url,
+)
 from klear.tasks.store.store import Artifact
 
-ROWS = Artifact(stage="rows", key="k", digest="d", folder=Path(), metrics={"kept": 3.0})
+ROWS = Artifact(stage="rows", key="k", digest="d", folder=Path(), metrics={"kept": 3.0}, seconds=3)
 MANIFEST: Any = SimpleNamespace(why="sources: a → b")
 
 
@@ -29,6 +38,80 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(prefect, "emit_task_run_state_change_event", emit)
     return events
+
+
+def test_the_link_that_runs_a_stage_again_is_its_form_filled_in_for_both_uis() -> None:
+    parameters = {"stage": "sft", "changes": "sft.note=100 %\nsft.epochs=2", "mixed": False}
+    text = parse_qs(urlsplit(form_url("id", parameters)).query)["parameters"][0]
+    for decoded in (text, unquote(text)):  # the updated UI decodes once, the other one twice
+        assert json.loads(decoded) == parameters
+    assert form_url("", parameters) == ""
+
+
+def test_the_page_of_a_stage_leads_to_its_form_with_these_inputs_and_settings(sent, monkeypatch):
+    pages: list[Any] = []
+    client = SimpleNamespace(
+        create_artifact=lambda new: pages.append(new) or SimpleNamespace(id=uuid4()),
+        read_deployment_by_name=lambda _: SimpleNamespace(id="form"),
+    )
+    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
+    fields = {"profile": "tiny", "seed": 0, "changes": {"model": "sft.epochs=2"}}
+    observer = PrefectObserver(str(uuid4()), lambda run: f"http://mlflow/{run}", fields)
+    model = Task("model", 1, "k2", (ROWS,), Settings())
+    result = Artifact(stage="model", key="k2", digest="d", folder=Path(), mlflow_run="run")
+    observer.on(Failed(model, OSError("disk full"), 1.0))
+    observer.on(Published(model, result, MANIFEST, "computed", "new"))
+    failed, computed = (unquote(page.data.partition("parameters=")[2]) for page in pages)
+    same = {"profile": "tiny", "seed": 0, "stage": "model", "changes": "sft.epochs=2"}
+    assert json.loads(failed.rstrip(")")) == {**same, "other_inputs": "rows=k"}
+    assert json.loads(computed.rstrip(")")) == {**same, "inputs_as_of": "model/k2"}
+    assert "[MLflow](http://mlflow/run)" in pages[1].data
+
+
+def test_progress_is_one_artifact_of_a_stage_that_is_updated(sent, monkeypatch):
+    """The clock moves a second between reports of a stage with a hundred steps."""
+    now, requests = [0.0], list[tuple[Any, ...]]()
+    monkeypatch.setattr(prefect.time, "monotonic", lambda: now[0])
+    client = SimpleNamespace(
+        create_artifact=lambda new: requests.append((new.data, new.description)) or new_artifact,
+        update_artifact=lambda id_, new: requests.append((new.data, new.description, id_)),
+    )
+    new_artifact = SimpleNamespace(id=uuid4())
+    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
+    task, observer = Task("rows", 1, "k", (), Settings()), PrefectObserver(str(uuid4()))
+    observer.on(Started(task, "never computed", Path()))
+    for step in range(101):
+        now[0] = float(step)
+        observer.on(Progress("rows", step, 100, "loss 1.2"))
+    observer.on(Published(task, ROWS, MANIFEST, "computed", "new"))
+    first, *updates, last = requests
+    assert first == (10.0, "rows: 10 of 100 (10 %), 1/s, 1 min 30 s left, loss 1.2")
+    assert len(updates) == 100 / SECONDS_BETWEEN_PROGRESS - 1
+    assert last == (100.0, "rows: done", new_artifact.id)
+
+
+def test_the_page_of_a_stage_under_way_leads_to_mlflow_and_is_written_again_at_its_end(
+    sent, monkeypatch
+):
+    now, texts, page = [0.0], list[tuple[str, Any]](), SimpleNamespace(id=uuid4())
+    monkeypatch.setattr(prefect.time, "monotonic", lambda: now[0])
+    client = SimpleNamespace(
+        create_artifact=lambda new: texts.append((new.data, None)) or page,
+        update_artifact=lambda id_, new: texts.append((new.data, id_)),
+    )
+    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
+    task, url = Task("rows", 1, "k", (), Settings()), "http://mlflow/".__add__
+    observer = PrefectObserver(str(uuid4()), url, stage_url=url)
+    observer.on(Started(task, "never computed", Path()))
+    for step in range(1, 40):
+        now[0] = float(step)
+        observer.on(Progress("rows", step, 100, ""))
+    result = Artifact(stage="rows", key="k", digest="d", folder=Path(), mlflow_run="run")
+    observer.on(Published(task, result, MANIFEST, "computed", "new"))
+    first, last = (text for text in texts if "MLflow" in str(text[0]))
+    assert first == ("[MLflow](http://mlflow/rows)", None)
+    assert last[0].endswith("[MLflow](http://mlflow/run)")
+    assert last[1] == page.id
 
 
 def names(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -61,3 +144,21 @@ def test_a_stage_that_ends_with_its_run_is_cancelled_and_called_again_it_is_anot
     observer.on(Published(task, ROWS, MANIFEST, "resumed", "resuming"))
     assert [state for _, state in names(sent)] == ["Running", "Cancelled", "Completed"]
     assert len({e["task_run"].id for e in sent}) == 2
+
+
+@pytest.mark.parametrize("of_worker", [False, True])
+def test_a_cancelled_run_that_no_worker_ends_ends_itself(monkeypatch, of_worker):
+    """A worker of Prefect 3.7 may forget a run that it cancelled once, and that was retried."""
+    looks = []
+
+    def cancelling(_: str) -> Any:
+        looks.append(1)
+        return Cancelling()
+
+    monkeypatch.setattr(prefect, "SECONDS_BETWEEN_LOOKS", 0.001)
+    monkeypatch.setattr(prefect, "emit_event", lambda *_: None)
+    monkeypatch.setattr(prefect, "state_of", cancelling)
+    monkeypatch.setattr(prefect, "is_worker_run", lambda: of_worker)
+    with pytest.raises(KeyboardInterrupt), prefect.watch_cancel_requests(str(uuid4())):
+        time.sleep(600)
+    assert len(looks) == (1 + prefect.LOOKS_AT_A_WORKER if of_worker else 1)

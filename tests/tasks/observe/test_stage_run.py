@@ -1,28 +1,36 @@
 """What MLflow knows of finished stages: rows, checkpoint, scores, answers, and the ways between."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import mlflow.transformers
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mlflow import MlflowClient
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from klear.configs.settings.base import Settings
 from klear.configs.settings.evaluation import BenchmarkProtocol
 from klear.configs.settings.judging import JudgeSettings
+from klear.configs.settings.pipeline import Pipeline
 from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.records import Problem, Rejected, Sample, Score
 from klear.eval.records.tables import write_table
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.observe import tracker as tracker_module
+from klear.tasks.observe.mlflow_client import as_mlflow_model
 from klear.tasks.observe.pages import Cards
 from klear.tasks.observe.registry import log_complete
-from klear.tasks.observe.stage_run import ANSWERS, StageRun
+from klear.tasks.observe.stage_run import ANSWERS, FIRST_ROWS, StageRun
 from klear.tasks.observe.tracker import Tracker
 from klear.tasks.store.store import Artifact, Store
 from tests.eval.evaluations_by_hand import STATEMENT, scored
@@ -30,6 +38,14 @@ from tests.eval.evaluations_by_hand import STATEMENT, scored
 PROBLEMS = [
     Problem(domain="math", prompt=f"{n} + 1?", answer=str(n + 1), source="sums") for n in range(3)
 ]
+
+
+SUMS = {"name": "sums", "kind": "generated", "family": "countdown", "size": 3}
+SCRIPTED = {"engine": {"kind": "scripted"}}
+SETTINGS = Pipeline.model_validate({
+    "profile": "told", "collect": {"sources": [SUMS]}, "benchmarks": {"sources": [SUMS]},
+    "distill": SCRIPTED, "sample": SCRIPTED, "evaluate": {"protocols": [{"name": "sums", "k": 1}]},
+})  # fmt: skip
 
 
 class Knobs(Settings):
@@ -84,10 +100,10 @@ class Place:
         self.client.create_experiment(name, str(root / "artifacts"))
 
     def chain(
-        self, parent: str = "", complete: bool = True, **knobs: int
+        self, parent: str = "", complete: bool = True, changed: Any = (), **knobs: int
     ) -> tuple[str, list[Artifact]]:
         """One run of all three stages; its id and results."""
-        tracker = Tracker(self.uri, self.name)
+        tracker = Tracker(self.uri, self.name, changed)
         run_id = tracker.start_pipeline("tiny", {}, parent)
         observers = (Cards(self.store), tracker)
         with active(Run(store=self.store, run_id=run_id, observers=observers)):
@@ -96,7 +112,8 @@ class Place:
             model = sft(rows, settings=Knobs(value=settings.value))
             scores = evaluate_sft(model, rows, settings=settings)
         if complete:
-            log_complete(tracker, run_id, {r.stage: r for r in (rows, model, scores)})
+            results = {r.stage: r for r in (rows, model, scores)}
+            log_complete(tracker, run_id, results, SETTINGS, self.store)
         tracker.finish(run_id, "FINISHED")
         assert tracker.refused == 0
         return run_id, [rows, model, scores]
@@ -113,7 +130,8 @@ def logged(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
         place = Place(mlflow_database, tmp_path_factory.mktemp("told"), "klear-told")
-        _, results = place.chain()
+        changes = {"sft.epochs": "2", "rl_code.steps": "4", "select.seed": "1", "evaluates": "3"}
+        _, results = place.chain(changed=[*changes.items()])
         yield place, results
 
 
@@ -134,7 +152,7 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(logge
     assert (trained_on.dataset.name, trained_on.dataset.digest) == ("select", rows.digest[:16])
     assert json.loads(trained_on.dataset.profile)["num_rows"] == 3
     assert json.loads(trained_on.dataset.source)["uri"] == str(rows.folder)
-    assert trained.data.params["value"] == "1"
+    assert trained.data.params["sft.value"] == "1"
     commit = place.store.manifest(scores).git_commit
     assert scored.data.tags["klear.git_commit"] == commit
     assert scored.data.tags["mlflow.source.git.commit"] == commit.rstrip("+")
@@ -142,63 +160,132 @@ def test_from_a_score_to_the_checkpoint_the_rows_the_config_and_the_commit(logge
     assert (output.tags[0].value, trained_on.dataset.digest) == ("output", output.dataset.digest)
 
 
-def test_a_checkpoint_is_a_version_with_its_stages_alias_and_no_copy_of_its_weights(logged):
+def test_a_checkpoint_is_a_version_in_words_and_no_copy_of_its_weights(logged):
     place, (_, model, _) = logged
     version = place.client.get_model_version_by_alias(place.name, "sft")
     assert version.tags["klear.artifact"] == f"sft/{model.key}"
-    assert version.tags["klear.path"] == str(model.folder / "checkpoint")
+    assert version.description == "sft · epochs=2, select.seed=1 · math 66.7"
+    folder = str(model.folder / "checkpoint")
     artifacts = Path(place.client.get_logged_model(version.tags["klear.model"]).artifact_location)
-    assert not list(artifacts.rglob("*"))
+    (pointer,) = artifacts.rglob("*")
+    assert pointer.name == "MLmodel"
+    assert f"source_model_name: {folder}\n" in pointer.read_text()
 
 
-def test_aliases_move_with_complete_runs_alone_and_all_of_them_together(place):
-    place.chain(value=1, right=2)
-    for complete, score in ((False, 2 / 3), (True, 1 / 3)):
-        place.chain(value=2, right=1, complete=complete)
-        for alias in ("best", "sft"):
-            version = place.client.get_model_version_by_alias(place.name, alias)
-            assert version.tags["score"] == f"{score:.6f}"
+def test_a_version_that_does_not_say_where_its_weights_are_says_so_after_the_next_run(place):
+    place.chain()
+    version = place.client.get_model_version_by_alias(place.name, "best")
+    model = place.client.get_logged_model(version.tags["klear.model"])
+    pointer = Path(model.artifact_location) / "MLmodel"
+    pointer.unlink()  # as older versions left it
+    place.chain()
+    assert version.tags["klear.artifact"].split("/")[1] in pointer.read_text()
 
 
-def test_best_is_the_highest_mean_among_the_checkpoints_of_that_run():
+def test_the_page_of_a_model_has_its_settings_and_its_scores_on_the_rows_that_gave_them(logged):
+    place, (rows, _, scores) = logged
+    (read,) = place.run_of(scores).inputs.model_inputs
+    model = place.client.get_logged_model(read.model_id)
+    assert model.params["sft.value"] == "1"
+    (score,) = [m for m in model.metrics if m.key == "sums/avg"]
+    assert score.value == pytest.approx(2 / 3)
+    assert (score.dataset_name, score.dataset_digest) == ("select", rows.digest[:16])
+
+
+def test_a_version_loads_by_transformers_from_where_its_weights_are_or_names_the_folder(tmp_path):
+    folder = tmp_path / "checkpoint"
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 3}
+    Qwen3ForCausalLM(Qwen3Config(**sizes, **heads)).save_pretrained(folder)
+    words = WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)).save_pretrained(folder)
+    as_mlflow_model(folder, "d" * 64).save(str(tmp_path / "MLmodel"))
+    loaded = mlflow.transformers.load_model(str(tmp_path))
+    assert loaded.model.config.hidden_size == 8
+    assert loaded.tokenizer("a").input_ids == [0]
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=re.escape(str(folder))):
+        mlflow.transformers.load_model(str(tmp_path))
+
+
+def test_a_worse_last_run_moves_last_and_never_best(place):
+    for right, value, complete in ((2, 1, True), (3, 3, False), (1, 2, True)):
+        place.chain(value=value, right=right, complete=complete)
+    scores = {
+        alias: place.client.get_model_version_by_alias(place.name, alias).tags["score"]
+        for alias in ("best", "last", "sft")
+    }
+    assert scores == {"best": f"{2 / 3:.6f}", "last": f"{1 / 3:.6f}", "sft": f"{1 / 3:.6f}"}
+    place.chain(value=4, right=3, changed=(("evaluate.sampling.temperature", "0"),))
+    assert (
+        place.client.get_model_version_by_alias(place.name, "best").tags["score"] == scores["best"]
+    )
+
+
+def test_best_is_the_highest_mean_and_the_earliest_of_equal_ones(tmp_path):
     def result(stage: str, **metrics: float) -> Artifact:
         fields = {"stage": stage, "key": "k", "digest": stage, "folder": Path(), "metrics": metrics}
         return Artifact.model_validate(fields)
 
-    tracker, server = Mock(), Mock()
+    tracker, server, store = Mock(changed=()), Mock(), Mock()
+    store.manifest.side_effect = lambda artifact: Mock(stage=artifact.stage, key="k", inputs=())
     means = {"sft": 0.25, "rl_math": 0.5, "rl_code": 0.5}
-    tags = {
-        n: {"klear.artifact": f"{n}/k", "klear.digest": n, "klear.model": f"m-{n}"} for n in means
-    }
-    server.version_tags.return_value = tags
+    versions = {
+        stage: Mock(version=n, description=None, tags={
+            "klear.artifact": f"{stage}/k", "klear.digest": stage, "klear.model": f"m-{stage}"})
+        for n, stage in enumerate(means, 1)
+    }  # fmt: skip
+    server.versions.return_value = [*versions.values()]
     scores = {
-        f"evaluate_{n}": result("e", **{"a/avg": v, "a/ci_high": 1}) for n, v in means.items()
+        f"evaluate_{n}": result("e", **{"sums/avg": v, "sums/ci_high": 1}) for n, v in means.items()
     }
-    log_complete(tracker, "run", {n: result(n) for n in means} | scores)
-    tracker.put.call_args.args[1](server)
+    log_complete(tracker, "run", {n: result(n) for n in means} | scores, SETTINGS, store)
+    send = tracker.put.call_args.args[1]
+    send(server)
     moved = {c.args[1]: c.args[2] for c in server.set_registered_model_alias.call_args_list}
-    graded = {c.args[1]: c.args[3] for c in server.set_model_version_tag.call_args_list}
-    assert graded == {n: f"{v:.6f}" for n, v in means.items()}
     assert set(server.inputs.call_args.args[2]) == {"m-sft", "m-rl_math", "m-rl_code"}
-    assert moved == {"sft": "sft", "math_rl": "rl_math", "code_rl": "rl_code", "best": "rl_math"}
+    assert moved == {"sft": "1", "math_rl": "2", "code_rl": "3", "last": "3", "best": "2"}
+    texts = {c.args[1]: c.args[2] for c in server.update_model_version.call_args_list}
+    assert texts == {
+        "1": "sft · math 25.0", "2": "rl_math · math 50.0", "3": "rl_code · math 50.0"
+    }  # fmt: skip
     server.get_registered_model.return_value.aliases = moved
-    server.version_tags.return_value = {n: tags[n] | {"score": graded[n]} for n in means}
-    tracker.put.call_args.args[1](server)  # a cached run says none of it again
-    assert server.set_registered_model_alias.call_count == len(moved)
-    assert server.set_model_version_tag.call_count == len(moved)
+    for call in server.set_model_version_tag.call_args_list:
+        _, number, name, value = call.args
+        [*versions.values()][int(number) - 1].tags[name] = value
+    for number, text in texts.items():
+        [*versions.values()][int(number) - 1].description = text
+    server.reset_mock()
+    send(server)  # a cached run says none of it again
+    assert not server.set_registered_model_alias.called
+    assert not server.set_model_version_tag.called
+    assert not server.update_model_version.called
 
 
-def test_the_graded_answers_are_a_table_with_verdict_and_reason(logged):
+def test_every_problem_is_in_the_table_of_answers_with_its_verdicts(logged):
     place, (*_, scores) = logged
     path = place.client.download_artifacts(scores.mlflow_run, ANSWERS)
     table = json.loads(Path(path).read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
-    assert sorted(row["verdict"] for row in rows) == ["AC", "AC", "WA"]
-    wrong = next(row for row in rows if row["verdict"] == "WA")
-    assert (wrong["prompt"], wrong["reward"]) == ("2 + 1?", -1.0)
-    assert wrong["text"].endswith("\\boxed{7}")
+    assert [(row["prompt"], row["expected"], row["verdicts"]) for row in rows] == [
+        ("0 + 1?", "1", "AC"), ("1 + 1?", "2", "AC"), ("2 + 1?", "3", "WA"),
+    ]  # fmt: skip
+    assert (rows[2]["right"], rows[2]["answers"]) == (0, 1)
+    assert rows[2]["answer"].endswith("\\boxed{7}")
     listed = json.loads(place.run_of(scores).data.tags["mlflow.loggedArtifacts"])
-    assert listed == [{"path": ANSWERS, "type": "table"}]
+    assert {"path": ANSWERS, "type": "table"} in listed
+
+
+def test_a_dataset_has_its_columns_and_its_first_rows(logged):
+    place, (rows, *_) = logged
+    (written,) = place.run_of(rows).inputs.dataset_inputs
+    columns = {c["name"]: c["type"] for c in json.loads(written.dataset.schema)["mlflow_colspec"]}
+    assert columns["prompt"] == "string"
+    path = place.client.download_artifacts(rows.mlflow_run, FIRST_ROWS)
+    table = json.loads(Path(path).read_text())
+    assert table == json.loads(written.dataset.profile)["first_rows"]
+    at = table["columns"].index("prompt")
+    assert [row[at] for row in table["data"]] == [p.prompt for p in PROBLEMS]
 
 
 def test_the_rollouts_of_a_stage_are_histograms(tmp_path):
@@ -223,7 +310,7 @@ def test_what_a_killed_run_published_but_did_not_tell_is_told_once_by_its_retry(
     for _ in range(2):
         _, (_, model, scores) = place.chain(parent)
         run_id = place.store.manifest(model).mlflow_run
-        history = place.client.get_metric_history(run_id, "loss")
+        history = place.client.get_metric_history(run_id, "sft/loss")
         assert [m.step for m in history] == [1, 2, 3]
         assert len(place.run_of(model).outputs.model_outputs) == 1
         assert place.run_of(scores).info.status == "FINISHED"

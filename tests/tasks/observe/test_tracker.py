@@ -86,6 +86,20 @@ def test_runs_of_a_server_that_failed_are_not_taken_for_missing(monkeypatch, sta
     assert is_unreachable(error)
 
 
+def test_a_stage_that_always_has_more_to_say_holds_up_no_other(tracker):
+    """Its message is replaced while it is sent, again and again."""
+    arrived, left = threading.Event(), iter(range(1_000))
+
+    def busy(_: Mlflow) -> None:
+        if not arrived.is_set() and next(left, None) is not None:
+            tracker.put("the run of sft", lambda server: busy(server))
+
+    tracker.put("the run of sft", busy)
+    tracker.put("the run of judge", lambda _: arrived.set())
+    assert tracker.flush(60)
+    assert next(left) < 10
+
+
 def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, client):
     first = tracker.start_pipeline("tiny", {"klear.kind": "pipeline"})
     tracker.finish(first, "KILLED")
@@ -108,7 +122,7 @@ def test_a_retried_stage_continues_its_run_and_logs_missing_parameters(tracker, 
     again = started(tracker, tmp_path, **values)
     assert again.run_id == first.run_id
     assert client.get_run(again.run_id).info.status == "RUNNING"
-    params = {"value": "1", **{f"values.{n}": str(v) for n, v in values.items()}}
+    params = {"rl.value": "1", **{f"rl.values.{n}": str(v) for n, v in values.items()}}
     assert client.get_run(again.run_id).data.params == params
     assert tracker.refused == 0
     assert started(tracker, tmp_path, "other").run_id != first.run_id
@@ -137,7 +151,7 @@ def test_each_step_is_logged_once_across_a_kill_and_a_resume(tracker, client, tm
     synchronized(tracker, resumed)
     path.write_text(text)
     synchronized(tracker, resumed)
-    for name in ("loss", "a_b_"):  # MLflow refuses brackets
+    for name in ("rl/loss", "rl/a_b_"):  # MLflow refuses brackets
         history = client.get_metric_history(run.run_id, name)
         assert sorted(m.step for m in history) == list(range(12))
 
@@ -219,7 +233,7 @@ def test_a_server_that_goes_away_and_comes_back_misses_nothing(
 
     assert tracker.refused == 0
     trained, scored = (client.get_run(store.manifest(a).mlflow_run) for a in (model, scores))
-    history = client.get_metric_history(trained.info.run_id, "loss")
+    history = client.get_metric_history(trained.info.run_id, "sft/loss")
     assert sorted(m.step for m in history) == list(range(40))
     for run in (trained, scored, client.get_run(parent)):
         assert run.info.status == "FINISHED"
