@@ -19,7 +19,6 @@ from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.prefect import show_link, show_markdown, show_table, this_flow_run
 from ..tasks.observe.registry import accuracy, log_complete, log_origins
 from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
-from ..tasks.observe.tracker import tags_of
 from ..tasks.report.lineage_page import lineage_table
 from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
@@ -49,8 +48,6 @@ def run_pipeline(
     with run_context(spec) as run:
         stages = plan(settings, run, until)
         publish_plan(stages.kept(request.changed), run)
-        if any(stage.action != "reuse" for stage in stages):
-            run.tracker.put("its charts", lambda s: s.tag(run.run_id, tags_of("computing")))
         run.tracker.save_views([protocol.name for protocol in settings.evaluate.protocols])
         results = compute(settings, until)
         log_origins(run.tracker, run.run_id, results, run.store)

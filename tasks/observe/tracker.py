@@ -47,8 +47,9 @@ Send = Callable[[Mlflow], object]
 VIEWS = tomllib.loads(Path(__file__).with_name("views.toml").read_text(encoding="utf-8"))
 """What stands on an experiment's page, and the views saved in it beside those of people."""
 PAGE = VIEWS["page"]  # in which {id} is the experiment's
-CHARTS, SCORES = (PAGE["runs"] + PAGE[name] for name in ("charts", "scores"))
-LINKS = {"charts": CHARTS, "scores": SCORES, "runs": PAGE["runs"]}
+CHARTS = PAGE["runs"] + PAGE["charts"]
+LINKS = {n: PAGE["runs"] + PAGE[n] for n in ("accuracy", "charts", "scores")}
+LINKS["runs"] = PAGE["runs"]
 ABOUT = reduce(lambda text, name: text.replace(f"{{{name}}}", LINKS[name]), LINKS, PAGE["about"])
 RL = ("rl_math", "rl_code")
 
@@ -62,25 +63,25 @@ def tags_of(name: str) -> dict[str, str]:
     return VIEWS["tags"].get(name.partition("_")[0], {})
 
 
-def learning_view(benchmarks: Sequence[str]) -> dict[str, Any]:
-    """The state of the experiment's page that draws curves."""
-    more = benchmarks if len(benchmarks) > 2 else ()  # else each is its domain
-    by_stage = [["accuracy/math"], ["accuracy/code"], *([f"{name}/avg"] for name in more)]
+def state_of_view(name: str, benchmarks: Sequence[str]) -> dict[str, Any]:
+    """The state of the experiment's page in a view: "scores" of runs, or "learning" of stages."""
     sections = {
         title: [
             list(dict.fromkeys(n.replace("{rl}", stage) for stage in RL for n in names))
             for names in charts
         ]
-        for title, charts in (VIEWS["sections"] | {"Accuracy by stage": by_stage}).items()
+        for title, charts in VIEWS["sections"][name].items()
     }
+    if name == "scores" and len(benchmarks) > 2:  # else each is its domain
+        sections["Accuracy by stage"] += [[f"{benchmark}/avg"] for benchmark in benchmarks]
     charts = [
-        {**VIEWS["chart"], "uuid": metrics[0], "metricSectionId": name}
+        {**VIEWS["chart"], "uuid": metrics[0], "metricSectionId": title}
         | {"metricKey": metrics[0], "selectedMetricKeys": metrics}
-        for name, wanted in sections.items()
+        for title, wanted in sections.items()
         for metrics in wanted
     ]
     folded = [{"uuid": n, "name": n, "display": bool(sections[n])} for n in sections]
-    return VIEWS["learning"] | {"compareRunCharts": charts, "compareRunSections": folded}
+    return VIEWS[name] | {"compareRunCharts": charts, "compareRunSections": folded}
 
 
 class Tracker:
@@ -219,10 +220,13 @@ class Tracker:
         return self.run_url(begun.run_id) if begun else ""
 
     def save_views(self, benchmarks: Sequence[str]) -> None:
-        """The experiment's views of its runs: as charts, which `view_url` opens, and by score."""
-        for name, state in (("Learning", learning_view(benchmarks)), ("Scores", VIEWS["scores"])):
-            saved = (self.experiment, f"klear-{name.lower()}", name, state)
-            self.put(f"the view {name}", lambda server, saved=saved: server.save_view(*saved))
+        """The experiment's views: curves of its stages, which `view_url` opens, and its scores."""
+        for name in VIEWS["sections"]:
+            view = (f"klear-{name}", name.capitalize(), state_of_view(name, benchmarks))
+            self.put(
+                f"the view {name}",
+                lambda server, view=view: server.save_view(self.experiment, *view),
+            )
 
     def view_url(self) -> str:
         """The experiment's runs as charts in the MLflow UI; '' without a server."""

@@ -168,7 +168,8 @@ def test_the_report_opens_from_the_run_and_leads_to_mlflow(place, page, finished
 
 
 @pytest.mark.parametrize(("view", "role", "shown"), [
-    ("Charts", "heading", ["accuracy/math", "rl_math/reward/mean vs rl_code/reward/mean"]),
+    ("Accuracy", "heading", ["accuracy/math", "accuracy/code"]),
+    ("Charts", "heading", ["rl_math/reward/mean vs rl_code/reward/mean"]),
     ("Scores", "columnheader", ["accuracy/math", "accuracy/code"]),
 ])  # fmt: skip
 def test_the_views_of_an_experiment_open_from_its_description(
