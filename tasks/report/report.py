@@ -66,7 +66,7 @@ def report_page(inputs: Sequence[Artifact], profile: str, story: RunStory | None
     curves = {group["title"]: _curves(trained, **group) for group in PANELS}
     models = [a for a in outputs.all if a.stage in TRAINED]
     counts = {TRAINED[a.stage]: read_off_policy(a.folder) for a in models}
-    label = f"{profile or 'unlabelled'} profile"
+    label = f"{profile or 'unlabelled'} profile{', changed' if story and story.changes else ''}"
     body = render(
         "report.md",
         profile=profile,

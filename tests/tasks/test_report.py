@@ -86,6 +86,17 @@ def test_figures_of_any_profile_but_the_papers_say_that_they_are_not_comparable(
     assert "not comparable" not in body(profile="paper")
 
 
+def test_a_run_of_the_paper_profile_with_other_settings_is_not_shown_as_the_papers(tmp_path):
+    inputs = [evaluation(tmp_path, "sft", result(3, PAPER_PROTOCOLS[0]))]
+    story = RunStory(changes=("sft.epochs 4 → 1",))
+    text = body(*inputs, profile="paper", story=story)
+    assert "Not the paper's figures" in text
+    assert "SFT (paper profile, changed)" in table_rows(text, "Leaderboard")
+    unchanged = body(*inputs, profile="paper", story=RunStory())
+    assert "SFT (paper profile)" in table_rows(unchanged, "Leaderboard")
+    assert "Not the paper's figures" not in unchanged
+
+
 def test_checkpoints_come_in_training_order_with_the_change_from_the_one_before(tmp_path):
     rights = (("rl_math", 10), ("base", 0), ("sft", 5), ("rl_code", 4))
     text = body(*(with_answers(tmp_path, c, [i < n for i in range(10)]) for c, n in rights))
@@ -170,6 +181,7 @@ def test_our_row_of_the_leaderboard_has_its_label_its_protocol_and_blanks(tmp_pa
     aime, *blank, lcb, tokens, yarn, t, top_p, top_k, penalty = table_rows(
         body(*inputs), "Leaderboard")["SFT (tiny profile)"]  # fmt: skip
     assert (aime[:4], aime[-5:], lcb[:5]) == ("30.0", "avg@1", "100.0")
+    assert "of 10 problems" in aime, "Table 1's columns have all problems of a benchmark"
     assert blank == ["", "", ""]  # a score on another window is in no column
     assert (tokens, yarn, t, top_p, top_k, penalty) == ("64K", "2.5", "0.6", "0.95", "20", "off")
     assert "SFT (unlabelled profile)" in table_rows(body(*inputs, profile=""), "Leaderboard")
