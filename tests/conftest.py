@@ -55,15 +55,16 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return pass_an_hour
 
 
+def compute_here(function: Any, arguments: Any, *, listen: Any, answer: Any, **_: Any) -> Any:
+    """In the place of `run_process`."""
+    with listening(listen):
+        return function(answer, **arguments)
+
+
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages compute here, where what a test replaces is replaced."""
-
-    def here(function: Any, arguments: Any, *, listen: Any, answer: Any, **_: Any) -> Any:
-        with listening(listen):
-            return function(answer, **arguments)
-
-    monkeypatch.setattr(cache, "run_process", here)
+    """Stages compute here: what a test replaces is replaced, and no process imports its module."""
+    monkeypatch.setattr(cache, "run_process", compute_here)
 
 
 @pytest.fixture(scope="session")

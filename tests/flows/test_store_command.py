@@ -18,6 +18,7 @@ from tests.tasks.manifests_by_hand import Knobs, collect, publish, report
 
 A, B = Knobs(text="a" * 1500), Knobs(text="b" * 1500)
 dedup = report.named("dedup")
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from klear.tasks.store.store import Artifact, Store
 from tests.tasks.pages_by_hand import Elements, table_rows
 
 STEPS = "Rows by source and step"
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 class Knobs(Settings):

@@ -17,6 +17,8 @@ from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store.store import Artifact, InputRef, Store
 from tests.tasks.manifests_by_hand import publish
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 
 class How(Runtime):
     workers: int = 1

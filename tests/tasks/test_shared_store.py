@@ -326,6 +326,7 @@ def test_a_copy_that_was_changed_here_is_named_and_brought_again(disk, tmp_path,
     assert path.read_text() == "rows"
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_the_same_command_goes_on_after_it_met_a_damaged_input(disk, tmp_path):
     with active(Run(store=SharedStore(tmp_path / "a", disk))):
         collect(settings=Knobs())

@@ -4,7 +4,6 @@ Orphans are marked as crashed or continued by their own command; waiting runs ar
 import logging
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from mlflow import MlflowClient
 from prefect import states
 from processes import eventually
 
-from klear.configs.settings.base import Runtime, Settings
 from klear.configs.settings.evaluation import ReportSettings
 from klear.tasks.engine.events import Event, Failed, Planned, Progress, Published, Started, Waiting
 from klear.tasks.engine.run import Run, active
@@ -34,25 +32,7 @@ from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store import store
 from klear.tasks.store.hardware import this_machine
 from klear.tasks.store.store import Artifact, Store
-from tests.tasks.engine import bodies
-
-
-class How(Runtime):
-    workers: int = 1
-
-
-class Knobs(Settings):
-    text: str = "hello"
-    runtime: How = How()
-
-
-@stage(version=1)
-def write_text(out: Path, *inputs: Artifact, settings: Knobs) -> Metrics:
-    before = "".join(i.file("text.txt").read_text() for i in inputs)
-    (out / "text.txt").write_text(before + settings.text)
-    (out / "logs").mkdir(exist_ok=True)
-    (out / "logs" / "time.txt").write_text(str(time.time_ns()))
-    return {"length": len(before + settings.text)}
+from tests.tasks.engine.bodies import How, Knobs, SilentServer, hangs, write_text
 
 
 class Heard(list[Event]):
@@ -191,37 +171,12 @@ def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
         assert free
 
 
-class SilentServer(Store):
-    """Its server does not answer any more: at `method` nothing goes on."""
-
-    is_shared = True
-
-    def __init__(self, root: Path, method: str) -> None:
-        super().__init__(root)
-        self.method = method
-
-    def hang(self, method: str) -> None:
-        if method == self.method:
-            bodies.hangs.body(self.root, settings=bodies.Waits())
-
-    def fetch(self, ref: Any) -> None:
-        self.hang("fetch")
-
-    def share(self, artifact: Artifact) -> Artifact:
-        self.hang("share")
-        return artifact
-
-    def publish(self, work: Path, seal: Any = None, **fields: Any) -> Artifact:
-        self.hang("publish")
-        return super().publish(work, seal, **fields)
-
-
 @pytest.mark.parametrize("where", ["body", "fetch", "publish", "share"])
 def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, tmp_path, where, silence):
     """Also where it is the store's server that does not answer any more."""
     with active(run):
-        rows = bodies.first(settings=bodies.Waits())
-    stage = {"body": bodies.hangs, "share": bodies.first}.get(where, bodies.first.named("tail"))
+        rows = write_text(settings=Knobs())
+    stage = {"body": hangs, "share": write_text}.get(where, write_text.named("tail"))
     inputs = () if where == "share" else (rows,)
 
     class Silence:
@@ -233,10 +188,10 @@ def test_a_stage_that_hangs_fails_and_publishes_nothing(run, heard, tmp_path, wh
         run, store=SilentServer(tmp_path, where), stall_minutes=30, observers=(heard, Silence())
     )
     with active(patient), pytest.raises(Stalled, match=r"made no progress.*1 of 7 files moved"):
-        stage(*inputs, settings=bodies.Waits())
+        stage(*inputs, settings=Knobs())
     failed = [event.interrupted for event in heard if isinstance(event, Failed)]
     assert failed == ([] if where == "share" else [False])
-    assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"first"}
+    assert {path.parent.name for path in run.store.root.glob("[!.]*/*")} == {"write_text"}
 
 
 def test_a_run_tells_its_report_what_it_planned_and_did(run: Run) -> None:

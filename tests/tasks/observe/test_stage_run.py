@@ -24,6 +24,7 @@ from klear.configs.settings.pipeline import Pipeline
 from klear.eval.benchmarks.benchmarks import score_benchmark
 from klear.eval.records import Problem, Rejected, Sample, Score
 from klear.eval.records.tables import write_table
+from klear.tasks.engine import cache
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.observe import tracker as tracker_module
@@ -33,7 +34,10 @@ from klear.tasks.observe.registry import log_complete
 from klear.tasks.observe.stage_run import ANSWERS, FIRST_ROWS, StageRun
 from klear.tasks.observe.tracker import Tracker
 from klear.tasks.store.store import Artifact, Store
+from tests.conftest import compute_here
 from tests.eval.evaluations_by_hand import STATEMENT, scored
+
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 PROBLEMS = [
     Problem(domain="math", prompt=f"{n} + 1?", answer=str(n + 1), source="sums") for n in range(3)
@@ -129,6 +133,7 @@ def logged(
     """One run that was told whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+        patch.setattr(cache, "run_process", compute_here)
         place = Place(mlflow_database, tmp_path_factory.mktemp("told"), "klear-told")
         changes = {"sft.epochs": "2", "rl_code.steps": "4", "select.seed": "1", "evaluates": "3"}
         _, results = place.chain(changed=[*changes.items()])
