@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,6 +41,16 @@ def run(function: Callable[..., Any], tmp_path: Path, **arguments: Any) -> Any:
     )
 
 
+def once_begun(names: Path, act: Callable[[], object], processes: int = 1) -> None:
+    """Calls `act` as soon as so many processes hang, whose names are there."""
+
+    def wait_and_act() -> None:
+        assert eventually(lambda: len(list(names.iterdir())) == processes)
+        act()
+
+    threading.Thread(target=wait_and_act, daemon=True).start()
+
+
 def test_progress_log_questions_and_the_result_pass_between_the_processes(
     tmp_path, caplog, monkeypatch
 ):
@@ -68,12 +79,7 @@ def test_a_process_that_dies_without_a_word_is_an_error(tmp_path):
 def test_a_stage_whose_fork_server_was_ended_is_ended_too(tmp_path, names, monkeypatch):
     """`klear down` and systemd end all processes of a run at once."""
     monkeypatch.setattr(stage_process, "GRACE_S", 0.5)
-
-    def end_the_server() -> None:
-        assert eventually(lambda: any(names.iterdir()))
-        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
-
-    threading.Thread(target=end_the_server, daemon=True).start()
+    once_begun(names, lambda: os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL))
     with pytest.raises(StageDied):
         run(bodies.hang, tmp_path, names=names)
     assert eventually(lambda: is_gone(names))
@@ -96,12 +102,7 @@ def test_a_silent_stage_is_killed_and_says_where_it_was(
     tmp_path, names, silence, monkeypatch, stubborn
 ):
     monkeypatch.setattr(stage_process, "GRACE_S", 1.0)
-
-    def hang_then_be_silent() -> None:
-        assert eventually(lambda: any(names.iterdir()))
-        silence()
-
-    threading.Thread(target=hang_then_be_silent, daemon=True).start()
+    once_begun(names, silence)
     with pytest.raises(Stalled, match=r"judge made no progress for 30 minutes") as failed:
         run(bodies.hang, tmp_path, names=names, stubborn=stubborn)
     for part in ("7 of 40 AC", "bodies.py", "in hang", "stall_minutes"):
@@ -114,12 +115,7 @@ def test_the_end_of_the_log_says_more_than_the_code(tmp_path, names, silence):
     log = tmp_path / "child.log"
     log.write_text("".join(f"line {n}\n" for n in range(100)))
     silence()
-
-    def hang_then_be_silent() -> None:
-        assert eventually(lambda: any(names.iterdir()))
-        silence()
-
-    threading.Thread(target=hang_then_be_silent, daemon=True).start()
+    once_begun(names, silence)
     with pytest.raises(Stalled) as failed:
         run(bodies.hang, tmp_path, names=names, log=log)
     assert str(failed.value).splitlines()[-20:] == [f"line {n}" for n in range(80, 100)]
@@ -131,12 +127,11 @@ def test_a_stage_that_was_stopped_with_its_run_for_an_hour_goes_on(tmp_path, nam
     monkeypatch.setattr(stage_process, "time", clocks)
 
     def stop_and_continue() -> None:
-        assert eventually(lambda: any(names.iterdir()))
         now[0] += 3600
         time.sleep(5 * stage_process.POLL_S)
         (names / "go").touch()
 
-    threading.Thread(target=stop_and_continue, daemon=True).start()
+    once_begun(names, stop_and_continue)
     assert run(bodies.wait_until_told, tmp_path, names=names) == "done"
 
 
@@ -158,13 +153,9 @@ def test_a_job_is_asked_for_its_stack_and_its_supervisor_is_not():
 @pytest.mark.parametrize("work", [bodies.hang, bodies.hang_in_parts])
 def test_a_run_that_ends_early_ends_the_process_with_its_clean_up(tmp_path, names, work):
     """And the workers of its parts."""
-
-    def press() -> None:
-        assert eventually(lambda: len(list(names.iterdir())) == (work is bodies.hang_in_parts) + 1)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-
     before = signal.signal(signal.SIGUSR2, signal.default_int_handler)  # a shell may ignore SIGINT
-    threading.Thread(target=press, daemon=True).start()
+    press = partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGUSR2)
+    once_begun(names, press, processes=2 if work is bodies.hang_in_parts else 1)
     with pytest.raises(KeyboardInterrupt):
         run_graph({"judge": Node((), lambda: run(work, tmp_path, names=names))})
     signal.signal(signal.SIGUSR2, before)

@@ -40,6 +40,24 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, str | None]]:
+    """(id, content, description) of each artifact that is made or updated."""
+    pages: list[tuple[Any, Any, str | None]] = []
+
+    def create(new: Any) -> SimpleNamespace:
+        pages.append((uuid4(), new.data, new.description))
+        return SimpleNamespace(id=pages[-1][0])
+
+    client = SimpleNamespace(
+        create_artifact=create,
+        update_artifact=lambda id_, new: pages.append((id_, new.data, new.description)),
+        read_deployment_by_name=lambda _: SimpleNamespace(id="form"),
+    )
+    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
+    return pages
+
+
 def test_the_link_that_runs_a_stage_again_is_its_form_filled_in_for_both_uis() -> None:
     parameters = {"stage": "sft", "changes": "sft.note=100 %\nsft.epochs=2", "mixed": False}
     text = parse_qs(urlsplit(form_url("id", parameters)).query)["parameters"][0]
@@ -48,70 +66,42 @@ def test_the_link_that_runs_a_stage_again_is_its_form_filled_in_for_both_uis() -
     assert form_url("", parameters) == ""
 
 
-def test_the_page_of_a_stage_leads_to_its_form_with_these_inputs_and_settings(sent, monkeypatch):
-    pages: list[Any] = []
-    client = SimpleNamespace(
-        create_artifact=lambda new: pages.append(new) or SimpleNamespace(id=uuid4()),
-        read_deployment_by_name=lambda _: SimpleNamespace(id="form"),
-    )
-    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
+def test_the_page_of_a_stage_leads_to_its_form_with_these_inputs_and_settings(sent, pages):
     fields = {"profile": "tiny", "seed": 0, "changes": {"model": "sft.epochs=2"}}
     observer = PrefectObserver(str(uuid4()), lambda run: f"http://mlflow/{run}", fields)
     model = Task("model", 1, "k2", (ROWS,), Settings())
     result = Artifact(stage="model", key="k2", digest="d", folder=Path(), mlflow_run="run")
     observer.on(Failed(model, OSError("disk full"), 1.0))
     observer.on(Published(model, result, MANIFEST, "computed", "new"))
-    failed, computed = (unquote(page.data.partition("parameters=")[2]) for page in pages)
+    failed, computed = (unquote(text.partition("parameters=")[2]) for _, text, _ in pages)
     same = {"profile": "tiny", "seed": 0, "stage": "model", "changes": "sft.epochs=2"}
     assert json.loads(failed.rstrip(")")) == {**same, "other_inputs": "rows=k"}
     assert json.loads(computed.rstrip(")")) == {**same, "inputs_as_of": "model/k2"}
-    assert "[MLflow](http://mlflow/run)" in pages[1].data
+    assert "[MLflow](http://mlflow/run)" in pages[1][1]
 
 
-def test_progress_is_one_artifact_of_a_stage_that_is_updated(sent, monkeypatch):
+def test_a_stage_under_way_has_a_page_that_leads_to_mlflow_and_its_progress_both_updated(
+    sent, pages, monkeypatch
+):
     """The clock moves a second between reports of a stage with a hundred steps."""
-    now, requests = [0.0], list[tuple[Any, ...]]()
+    now = [0.0]
     monkeypatch.setattr(prefect.time, "monotonic", lambda: now[0])
-    client = SimpleNamespace(
-        create_artifact=lambda new: requests.append((new.data, new.description)) or new_artifact,
-        update_artifact=lambda id_, new: requests.append((new.data, new.description, id_)),
-    )
-    new_artifact = SimpleNamespace(id=uuid4())
-    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
-    task, observer = Task("rows", 1, "k", (), Settings()), PrefectObserver(str(uuid4()))
+    task, url = Task("rows", 1, "k", (), Settings()), "http://mlflow/".__add__
+    observer = PrefectObserver(str(uuid4()), url, stage_url=url)
     observer.on(Started(task, "never computed", Path()))
     for step in range(101):
         now[0] = float(step)
         observer.on(Progress("rows", step, 100, "loss 1.2"))
-    observer.on(Published(task, ROWS, MANIFEST, "computed", "new"))
-    first, *updates, last = requests
-    assert first == (10.0, "rows: 10 of 100 (10 %), 1/s, 1 min 30 s left, loss 1.2")
-    assert len(updates) == 100 / SECONDS_BETWEEN_PROGRESS - 1
-    assert last == (100.0, "rows: done", new_artifact.id)
-
-
-def test_the_page_of_a_stage_under_way_leads_to_mlflow_and_is_written_again_at_its_end(
-    sent, monkeypatch
-):
-    now, texts, page = [0.0], list[tuple[str, Any]](), SimpleNamespace(id=uuid4())
-    monkeypatch.setattr(prefect.time, "monotonic", lambda: now[0])
-    client = SimpleNamespace(
-        create_artifact=lambda new: texts.append((new.data, None)) or page,
-        update_artifact=lambda id_, new: texts.append((new.data, id_)),
-    )
-    monkeypatch.setattr(ArtifactSender, "put", lambda _, job: job(client))
-    task, url = Task("rows", 1, "k", (), Settings()), "http://mlflow/".__add__
-    observer = PrefectObserver(str(uuid4()), url, stage_url=url)
-    observer.on(Started(task, "never computed", Path()))
-    for step in range(1, 40):
-        now[0] = float(step)
-        observer.on(Progress("rows", step, 100, ""))
-    result = Artifact(stage="rows", key="k", digest="d", folder=Path(), mlflow_run="run")
+    result = ROWS.model_copy(update={"mlflow_run": "run"})
     observer.on(Published(task, result, MANIFEST, "computed", "new"))
-    first, last = (text for text in texts if "MLflow" in str(text[0]))
-    assert first == ("[MLflow](http://mlflow/rows)", None)
-    assert last[0].endswith("[MLflow](http://mlflow/run)")
-    assert last[1] == page.id
+    (id_, *first), *updates, (last_id, *last) = (p for p in pages if isinstance(p[1], float))
+    assert first == [10.0, "rows: 10 of 100 (10 %), 1/s, 1 min 30 s left, loss 1.2"]
+    assert len(updates) == 100 / SECONDS_BETWEEN_PROGRESS - 1
+    assert (last_id, last) == (id_, [100.0, "rows: done"])
+    (id_, first_text, _), (last_id, last_text, _) = (p for p in pages if "MLflow" in str(p[1]))
+    assert first_text == "[MLflow](http://mlflow/rows)"
+    assert last_text.endswith("[MLflow](http://mlflow/run)")
+    assert last_id == id_
 
 
 def names(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
