@@ -22,11 +22,13 @@ tokens of the trained answers, and how many steps before it trains an answer was
 import argparse
 import gzip
 import heapq
+import itertools
 import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -73,10 +75,11 @@ class Instance:
         self.time, self.decoded = 0.0, 0
         self._ends: list[tuple[int, int, Answer]] = []
         self._context = 0  # tokens of prompts and answers, all active answers
+        self._added = itertools.count()  # of equal ends the first that came
 
     def add(self, answer: Answer) -> None:
         end = self.decoded + answer.tokens - answer.done
-        heapq.heappush(self._ends, (end, id(answer), answer))
+        heapq.heappush(self._ends, (end, next(self._added), answer))
         self._context += PROMPT_TOKENS + answer.done
         self.time += (PROMPT_TOKENS + answer.done) * PREFILL_FLOPS / (FLOPS * COMPUTE_SHARE)
 
@@ -171,51 +174,29 @@ def train_seconds(answers: list[Answer], cards: int) -> float:
     return tokens * TRAIN_FLOPS / (cards * FLOPS * TRAIN_SHARE)
 
 
-def synchronous(rollouts: Rollouts, steps: int) -> dict[str, float]:
+def synchronous(rollouts: Rollouts, steps: int, prompts: int = PROMPTS) -> dict[str, float]:
+    """Of more prompts than a step trains on, the groups that are complete first."""
     seconds, trained = [], list[Answer]()
     for _ in range(steps):
-        answers = [a for _ in range(PROMPTS) for a in rollouts.group()]
+        answers = [a for _ in range(prompts) for a in rollouts.group()]
         generated, complete, _ = rollouts.run(answers, PROMPTS)
         seconds.append(generated + train_seconds(complete, rollouts.cards))
         trained += complete
     return summary(seconds, trained, [0] * len(trained))
 
 
-def early_stop(rollouts: Rollouts, steps: int) -> dict[str, float]:
-    seconds, trained = [], list[Answer]()
-    for _ in range(steps):
-        answers = [a for _ in range(2 * PROMPTS) for a in rollouts.group()]
-        generated, complete, _ = rollouts.run(answers, PROMPTS)
-        seconds.append(generated + train_seconds(complete, rollouts.cards))
-        trained += complete
-    return summary(seconds, trained, [0] * len(trained))
-
-
-def partial(rollouts: Rollouts, steps: int) -> dict[str, float]:
-    """The first steps fill the queue of long answers: only the second half counts."""
-    seconds, trained, ages, waiting = [], list[Answer](), list[int](), list[Answer]()
-    for step in range(2 * steps):
-        generated, complete, unfinished = rollouts.run(
-            waiting, PROMPTS, in_flight=PROMPTS * GROUP, step=step
-        )
-        waiting = unfinished
-        if step >= steps:
-            seconds.append(generated + train_seconds(complete, rollouts.cards))
-            trained += complete
-            ages += [step - a.first_step for a in complete]
-    return summary(seconds, trained, ages)
-
-
-def shares(rollouts: Rollouts, steps: int) -> dict[str, float]:
-    """A step waits for the card whose share of the groups is complete last."""
-    cards, share = rollouts.cards, PROMPTS // rollouts.cards
-    rollouts.cards, waiting = 1, [list[Answer]() for _ in range(cards)]
+def unfinished_go_on(rollouts: Rollouts, steps: int, together: bool) -> dict[str, float]:
+    """A step ends for all cards together, or waits for the card whose share of the groups is
+    complete last. The first steps fill the queue of long answers: only the second half counts."""
+    cards, parts = rollouts.cards, 1 if together else rollouts.cards
+    share, waiting = PROMPTS // parts, [list[Answer]() for _ in range(parts)]
+    rollouts.cards = cards // parts
     seconds, trained, ages = [], list[Answer](), list[int]()
     for step in range(2 * steps):
         generated, complete = 0.0, list[Answer]()
-        for card in range(cards):
-            time, ended, waiting[card] = rollouts.run(
-                waiting[card], share, in_flight=share * GROUP, step=step
+        for part in range(parts):
+            time, ended, waiting[part] = rollouts.run(
+                waiting[part], share, in_flight=share * GROUP, step=step
             )
             generated, complete = max(generated, time), complete + ended
         if step >= steps:
@@ -250,8 +231,13 @@ def summary(seconds: list[float], trained: list[Answer], ages: list[int]) -> dic
     return {"seconds": mean(seconds), "tokens": tokens / len(trained), "begun_steps_ago": age}
 
 
-SCHEMES = {"synchronous": synchronous, "early stop": early_stop, "partial": partial,
-           "partial by share": shares, "overlap": overlap}  # fmt: skip
+SCHEMES = {
+    "synchronous": synchronous,
+    "early stop": partial(synchronous, prompts=2 * PROMPTS),
+    "partial": partial(unfinished_go_on, together=True),
+    "partial by share": partial(unfinished_go_on, together=False),
+    "overlap": overlap,
+}
 
 
 def main() -> None:
