@@ -105,7 +105,9 @@ def test_a_stage_of_a_run_is_run_again_in_the_terminal(cockpit: Home, first: str
     assert "did you mean small-seed0?" in wrong.stderr
 
 
-def test_the_queue_shows_its_limit_and_a_run_that_waits_is_named(cockpit: Home, first: str) -> None:
+def test_a_stage_waits_for_the_gpu_and_a_run_for_its_turn_and_is_named(
+    cockpit: Home, first: str
+) -> None:
     assert cockpit.call("work_pools/klear-local/queues/default")["concurrency_limit"] == 2
     assert {run["work_queue_name"] for run in cockpit.named("small-seed0")} == {"terminal"}
     name = "plan of report · as of small-seed0 · small-seed0"
@@ -113,6 +115,7 @@ def test_the_queue_shows_its_limit_and_a_run_that_waits_is_named(cockpit: Home, 
         fcntl.flock(holder, fcntl.LOCK_EX)
         held = cockpit.submit("stage", stage="base", seed=72, **of_small(cockpit))
         assert eventually(lambda: cockpit.states(held).get("base") == ["Running"])
+        assert not cockpit.children()
         fields = {"run_name": "Fantastic-Alabai", "plan_only": True, **of_small(cockpit)}
         waiting = cockpit.submit("stage", **fields)
         assert eventually(lambda: cockpit.flow_run(waiting)["name"] == name)
@@ -180,16 +183,6 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
     cockpit.check_steps(child.info.run_id)
-
-
-def test_a_stage_waits_for_the_gpu_until_its_holder_is_gone(cockpit: Home, first: str) -> None:
-    lock = cockpit.home / "gpu" / "gpu-0.lock"
-    with lock.open("a") as holder:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        run = cockpit.submit("stage", stage="base", seed=71, **of_small(cockpit))
-        assert eventually(lambda: cockpit.states(run).get("base") == ["Running"])
-        assert not cockpit.children()
-    assert cockpit.ended(run)["state_name"] == "Completed"
 
 
 def test_a_run_from_the_command_line_is_cancelled_from_the_ui(cockpit: Home, first: str) -> None:
