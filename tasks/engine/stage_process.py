@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from logging.handlers import QueueHandler
 from multiprocessing import get_context, parent_process
@@ -26,7 +27,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -104,8 +105,8 @@ def run_process(
     call = pickle.dumps((function, arguments))  # unpickled in the environment of this moment
     ours, theirs = context.Pipe()
     with ours, NamedTemporaryFile(prefix="klear-stack-") as stack:
-        setting = Setting(dict(os.environ), levels, stack.name)
-        process = context.Process(target=_serve, args=(theirs, setting, call))
+        setting = dict(os.environ), levels, stack.name
+        process = context.Process(target=_serve, args=(theirs, call, *setting))
         with main_hidden(b"__main__" not in call):  # unless the stage itself stands there
             process.start()
         theirs.close()
@@ -223,15 +224,6 @@ def main_hidden(hidden: bool) -> Iterator[None]:
             sys.modules["__main__"] = main
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a process takes over from the one that wants it."""
-
-    environment: Mapping[str, str]
-    levels: Mapping[str, int]
-    stack: str
-
-
 def begin(environment: Mapping[str, str]) -> None:
     """The start of a forked process: the environment of the one that wants it, and its end."""
     os.environ.clear()
@@ -247,10 +239,13 @@ def begin(environment: Mapping[str, str]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _serve(pipe: Connection, setting: Setting, call: bytes) -> None:
+def _serve(
+    pipe: Connection, call: bytes, environment: dict[str, str], levels: dict[str, int], stack: str
+) -> None:
     """In the process: run the call, and say how it goes."""
-    begin(setting.environment)
+    begin(environment)
     lock = threading.Lock()
+    last_report, last_note = 0.0, ""
 
     def send(kind: str, value: object) -> None:
         with lock:
@@ -261,18 +256,29 @@ def _serve(pipe: Connection, setting: Setting, call: bytes) -> None:
             pipe.send(("question", question))
             return pipe.recv()
 
+    def report(done: float, total: float, note: str) -> None:
+        nonlocal last_report, last_note
+        now = time.monotonic()
+        if now - last_report >= REPORT_S or done == total or note != last_note:
+            last_report, last_note = now, note
+            send("report", (done, total, note))
+
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)  # once: cleaning up is not interrupted
         raise Interrupted
 
     signal.signal(signal.SIGTERM, interrupt)
-    for name, level in setting.levels.items():
+    for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
-    logging.getLogger().addHandler(LogSender(send))
-    faulthandler.register(signal.SIGUSR2, os.open(setting.stack, os.O_WRONLY), all_threads=False)
+    # Prefect, where a stage imports it, replaces handlers without a formatter.
+    records: Any = SimpleNamespace(put_nowait=partial(send, "log"))
+    handler = QueueHandler(records)
+    handler.setFormatter(logging.Formatter())
+    logging.getLogger().addHandler(handler)
+    faulthandler.register(signal.SIGUSR2, os.open(stack, os.O_WRONLY), all_threads=False)
     try:
         function, arguments = pickle.loads(call)
-        with listening(_Reporter(send)):
+        with listening(report):
             result = function(ask, **arguments)
     except Interrupted:
         sys.exit(INTERRUPTED)
@@ -280,34 +286,6 @@ def _serve(pipe: Connection, setting: Setting, call: bytes) -> None:
         send("error", portable(error))
     else:
         send("result", result)
-
-
-class LogSender(QueueHandler):
-    """Passes on what is logged, for the run shows it in its own places. It stays where a stage
-    imports Prefect, which replaces handlers of a private class, and those without a formatter."""
-
-    def __init__(self, send: Callable[[str, object], None]) -> None:
-        super().__init__(None)  # type: ignore[arg-type]
-        self.setFormatter(logging.Formatter())
-        self.send = send
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        self.send("log", record)
-
-
-@dataclass
-class _Reporter:
-    """Passes on progress, at most so often."""
-
-    send: Callable[[str, object], None]
-    last: float = 0.0
-    note: str = ""
-
-    def __call__(self, done: float, total: float, note: str) -> None:
-        now = time.monotonic()
-        if now - self.last >= REPORT_S or done == total or note != self.note:
-            self.last, self.note = now, note
-            self.send("report", (done, total, note))
 
 
 def portable(error: BaseException) -> BaseException:
