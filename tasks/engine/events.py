@@ -4,7 +4,6 @@ An observer shows a run or keeps something of it. It may hear an event twice (a 
 continued), and it may fail: that is a line in the log, and the run goes on.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,6 @@ from ...configs.settings.base import Settings
 from ..store.store import Artifact, Manifest
 
 Action = Literal["reused", "resumed", "computed"]
-_LOG = logging.getLogger("klear")
 
 
 @dataclass(frozen=True)
@@ -113,13 +111,3 @@ class Observer(Protocol):
     from several threads."""
 
     def on(self, event: Event) -> None: ...
-
-
-def tell(observers: Sequence[Observer], event: Event) -> None:
-    """Every observer hears of it, in order; one that fails is named in the log."""
-    for observer in observers:
-        try:
-            observer.on(event)
-        except Exception as error:
-            name, what = type(observer).__name__, type(event).__name__
-            _LOG.warning("%s failed at %s, the run goes on: %s", name, what, error, exc_info=True)

