@@ -117,12 +117,12 @@ def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:
     """The first artifacts of a run, below a `head`: where it is in MLflow, and what it will do.
     Raises DoesNotFit where this machine cannot do it."""
     run.tell(Planned(stages))
-    run.display.links = links = run.story().links
+    run.display.links = links = run.pages.story().links
     if address := links["MLflow"]:
         run.display.logger().info("this run in MLflow: %s", address)
         show_link("klear-mlflow", address, "This run in MLflow")
     show_plan(stages, head)
-    run.tracker.note(run.run_id, summary_text(run.story(), "", links))
+    run.tracker.note(run.run_id, summary_text(run.pages.story(), "", links))
     refuse_without_gpu(stages)
 
 
@@ -141,7 +141,7 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun
     """
     run.store.fetch(page)
     run.tracker.log(run.run_id, figures)
-    story, text = run.story(), page.file("report.md").read_text()
+    story, text = run.pages.story(), page.file("report.md").read_text()
     table = scores.read_text() if (scores := page.folder / SCORES).exists() else ""
     head = summary_text(story, table, story.links)
     if table:

@@ -68,10 +68,6 @@ class TrackedRun(Run):
     display: LogDisplay = field(default_factory=LogDisplay)
     pages: Story = field(default_factory=Story)
 
-    def story(self) -> RunStory:
-        """What it planned and did up to here."""
-        return self.pages.story()
-
 
 @contextmanager
 def run_context(spec: RunSpec) -> Iterator[TrackedRun]:

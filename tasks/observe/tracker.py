@@ -171,20 +171,19 @@ class Tracker:
     ) -> str:
         """The run of a pipeline: `resume` continued if it still exists, else the one whose tags
         named by `same` are those of `tags`, else a new one."""
-        self.run_id = self._start(name, tags, resume, same)
-        return self.run_id
-
-    def _start(self, name: str, tags: Mapping[str, str], resume: str, same: Sequence[str]) -> str:
         if not self.uri:
-            return resume or f"untracked-{time.time_ns()}"
+            self.run_id = resume or f"untracked-{time.time_ns()}"
+            return self.run_id
         server, run = self.server, self.server.active_run(resume) if resume else None
         if not run and same:
             run = server.find_run(self.experiment, {n: tags[n] for n in same})
-        if not run:
-            return server.create_run(self.experiment, run_name=name, tags=dict(tags)).info.run_id
-        server.set_status(run.info.run_id, "RUNNING")
-        server.tag(run.info.run_id, tags)
-        return run.info.run_id
+        if run:
+            server.set_status(run.info.run_id, "RUNNING")
+            server.tag(run.info.run_id, tags)
+        else:
+            run = server.create_run(self.experiment, run_name=name, tags=dict(tags))
+        self.run_id = run.info.run_id
+        return self.run_id
 
     def log(
         self,
