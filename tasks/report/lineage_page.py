@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from ..engine.why import NEVER
 from ..store.lineage import ancestors
 from ..store.store import Manifest, Store
 from .figures import figure_of, number
-from .page import TEMPLATES, render
+from .page import html_file, render
 from .run_story import duration, size
 
 ROW, LANE, MARGIN = 104, 13, 14  # pixels
@@ -62,14 +62,9 @@ def lineage_page(store: Store, result: Manifest, url_of: Callable[[str], str]) -
         gutter=x + MARGIN,
         row=ROW,
     )
-    return render(
-        "page.html",
-        title=escape(f"Lineage of {result.stage}"),
-        label=escape(result.key[:8]),
-        subtitle="Each result stands above what it was made from.",
-        style=Markup((TEMPLATES / "page.css").read_text()),
-        content=Markup(content),
-    )
+    subtitle = "Each result stands above what it was made from."
+    title, label = f"Lineage of {result.stage}", result.key[:8]
+    return html_file(content, title=title, subtitle=subtitle, label=label)
 
 
 def lineage_table(store: Store, result: Manifest, url_of: Callable[[str], str]) -> str:

@@ -55,9 +55,7 @@ class Page:
         for figure in self.figures:
             link = f'src="{PLOTS}/{figure.name}.svg"'
             content = content.replace(link, f'src="{_data_uri(figure.svg)}"')
-        facts = {name: escape(getattr(self, name)) for name in ("title", "subtitle", "label")}
-        style = Markup((TEMPLATES / "page.css").read_text())
-        return render("page.html", **facts, style=style, content=Markup(content))
+        return html_file(content, title=self.title, subtitle=self.subtitle, label=self.label)
 
     def write(self, out: Path) -> None:
         """report.md, report.html and plots/."""
@@ -66,6 +64,12 @@ class Page:
         (out / PLOTS).mkdir(exist_ok=True)
         for figure in self.figures:
             (out / PLOTS / f"{figure.name}.svg").write_text(figure.svg, encoding="utf-8")
+
+
+def html_file(content: str, **texts: str) -> str:
+    """One HTML file around `content`; title, subtitle and label are plain text."""
+    style, facts = (TEMPLATES / "page.css").read_text(), {n: escape(t) for n, t in texts.items()}
+    return render("page.html", **facts, style=Markup(style), content=Markup(content))
 
 
 def render(template: str, **facts: Any) -> str:

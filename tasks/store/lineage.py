@@ -156,22 +156,18 @@ def resolve_run(store: Store, which: str, profile: str, seed: int) -> Manifest:
 
     Raises ConfigError with what there is.
     """
-    runs = complete_runs(store)
-    of_profile = [r for r in runs if (r.profile, r.seed) == (profile, seed)]
-    named = [r for r in runs if which in (r.name, r.flow_run, r.mlflow_run)]
     stage, _, key = which.partition("/")
-    names = [r.report for r in (of_profile if which == LATEST else named)]
     if stage in STAGES and key:
         return find_by_prefix(store, stage, key)
-    if not names:
-        names_known = (
-            ", ".join(dict.fromkeys(r.name for r in (of_profile or runs)[:MOST_SHOWN])) or "none"
-        )
-        none = f"run of {profile} with seed {seed}" if which == LATEST else f"run {which}"
-        raise ConfigError(
-            [f"no {none} is complete (until its report); complete are: {names_known}"]
-        )
-    return find_by_prefix(store, "report", names[0])
+    if which != LATEST:
+        return find_by_prefix(store, "report", find_run(store, which).report)
+    runs = complete_runs(store)
+    for run in runs:
+        if (run.profile, run.seed) == (profile, seed):
+            return find_by_prefix(store, "report", run.report)
+    none = f"no run of {profile} with seed {seed} is complete (until its report)"
+    names = ", ".join(dict.fromkeys(r.name for r in runs[:MOST_SHOWN])) or "none"
+    raise ConfigError([f"{none}; complete are: {names}"])
 
 
 def find_by_prefix(store: Store, stage: str, digits: str) -> Manifest:
