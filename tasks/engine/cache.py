@@ -19,7 +19,7 @@ from ..store.store import Artifact, InputRef, Manifest, Seal, Store
 from .events import Failed, Progress, Published, Sealing, Started, Task, Waiting
 from .run import Run, active, git_commit, package_versions
 from .scheduler import Interrupted, check_interrupt
-from .stage_process import Watch, run_process
+from .stage_process import run_process
 from .why import NEVER, nearest, reason
 
 FORCED = "forced"
@@ -123,7 +123,8 @@ class Computation:
         task = self.task
         return partial(
             run_process,
-            watch=Watch(task.stage, self.run.stall_minutes),
+            stage=task.stage,
+            stall_minutes=self.run.stall_minutes,
             listen=self._listen,
             log=self.run.store.work(task.stage, task.key) / LOGS / "child.log",
             answer=self._seal,

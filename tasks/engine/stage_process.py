@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from logging.handlers import QueueHandler
@@ -60,35 +59,12 @@ class Stalled(RuntimeError):
     """A stage made no progress for too long; the message ends with its log or where it waited."""
 
 
-@dataclass
-class Watch:
-    """When a stage last moved."""
-
-    stage: str
-    minutes: float
-    note: str = ""
-    moved: float = 0.0
-
-    def beat(self, note: str) -> None:
-        self.note, self.moved = note, time.monotonic()
-
-    @property
-    def is_late(self) -> bool:
-        return time.monotonic() > self.moved + self.minutes * 60
-
-    def stalled(self, evidence: str) -> Stalled:
-        return Stalled(
-            f"{self.stage} made no progress for {self.minutes:g} minutes "
-            f"(last: {self.note or 'nothing'}), so it was ended. "
-            f"A slow stage needs a larger stall_minutes{evidence}"
-        )
-
-
 def run_process(
     function: Callable[..., Any],
     arguments: Mapping[str, Any],
     *,
-    watch: Watch,
+    stage: str,
+    stall_minutes: float,
     listen: Listener,
     log: Path,
     answer: Callable[..., Any],
@@ -110,12 +86,11 @@ def run_process(
         with main_hidden(b"__main__" not in call):  # unless the stage itself stands there
             process.start()
         theirs.close()
-        watch.beat("")
-        looked = time.perf_counter()
+        last, moved, looked = "nothing", time.monotonic(), time.perf_counter()
         try:
             for kind, value in _messages(ours, process):
                 if (pause := time.perf_counter() - looked) > STOPPED_S:
-                    watch.moved += pause
+                    moved += pause
                 looked = time.perf_counter()
                 if kind == "result":
                     return value
@@ -124,22 +99,27 @@ def run_process(
                 if kind == "log":
                     logging.getLogger(value.name).handle(value)
                 elif kind == "report":
-                    watch.beat(f"{value[0]:g} of {value[1]:g} {value[2]}".rstrip())
+                    last = f"{value[0]:g} of {value[1]:g} {value[2]}".rstrip()
+                    moved = time.monotonic()
                     listen(*value)
                 elif kind == "question":
                     ours.send(answer(*value))
                 check_interrupt()
-                if watch.is_late:
+                if time.monotonic() > moved + stall_minutes * 60:
                     place = _stack_of(process, Path(stack.name))
                     _end(process)
-                    raise watch.stalled(log_tail(log) if log.exists() else place)
+                    raise Stalled(
+                        f"{stage} made no progress for {stall_minutes:g} minutes (last: {last}), "
+                        "so it was ended. A slow stage needs a larger stall_minutes"
+                        f"{log_tail(log) if log.exists() else place}"
+                    )
         finally:
             _end(process)
         check_interrupt()  # what ended the process may have ended the run
         if process.exitcode == INTERRUPTED:
             raise Interrupted
         why = " (SIGKILL: often the machine ran out of memory)" * (process.exitcode == -9)
-        raise StageDied(f"{watch.stage}'s process ended with exit code {process.exitcode}{why}")
+        raise StageDied(f"{stage}'s process ended with exit code {process.exitcode}{why}")
 
 
 def _messages(pipe: Connection, process: ForkServerProcess) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from processes import eventually
 from klear.configs.settings.explain import ConfigError
 from klear.tasks.engine import stage_process
 from klear.tasks.engine.scheduler import Node, run_graph
-from klear.tasks.engine.stage_process import StageDied, Stalled, Watch, run_process
+from klear.tasks.engine.stage_process import StageDied, Stalled, run_process
 from tests.tasks.engine import bodies
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +34,8 @@ def run(function: Callable[..., Any], tmp_path: Path, **arguments: Any) -> Any:
     return run_process(
         function,
         arguments,
-        watch=Watch("judge", 30),
+        stage="judge",
+        stall_minutes=30,
         listen=lambda *progress: heard.append(progress),
         log=log,
         answer=str.upper,
