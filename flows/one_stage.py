@@ -16,7 +16,7 @@ from ..configs.settings.pipeline import Pipeline, group_of_stage
 from ..tasks.engine.events import Task
 from ..tasks.engine.run import Run
 from ..tasks.engine.why import differences
-from ..tasks.observe.prefect import show_markdown
+from ..tasks.observe.prefect import show
 from ..tasks.observe.registry import log_origins
 from ..tasks.observe.run_context import run_context
 from ..tasks.report.figures import number
@@ -183,7 +183,8 @@ def run_stage(
         log_origins(run.tracker, run.run_id, results, run.store, contexts)
         run.store.fetch(result)
         run.tracker.log(run.run_id, result.metrics)
-        show_markdown("klear-result", f"{banner}\n{_summary(result)}\n\n{head}", "What it came to")
+        page = f"{banner}\n{_summary(result)}\n\n{head}"
+        show("markdown", "klear-result", page, "What it came to")
         return str(result.folder)
 
 

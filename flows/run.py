@@ -16,7 +16,7 @@ from ..tasks.answers.judge import judge
 from ..tasks.engine.events import Planned
 from ..tasks.engine.run import Run
 from ..tasks.engine.scheduler import Node, run_graph
-from ..tasks.observe.prefect import show_link, show_markdown, show_table, this_flow_run
+from ..tasks.observe.prefect import show, this_flow_run
 from ..tasks.observe.registry import accuracy, log_complete, log_origins
 from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
 from ..tasks.report.lineage_page import lineage_table
@@ -60,7 +60,7 @@ def run_pipeline(
         publish_report(report, {}, run)
         last = run.store.manifest(results[EVALUATION + MODELS[-1]])
         table = lineage_table(run.store, last, run.tracker.run_url)
-        show_markdown("klear-lineage", table, "What the last scores were made from, and why")
+        show("markdown", "klear-lineage", table, "What the last scores were made from, and why")
         flow_run = this_flow_run()
         complete = CompleteRun(
             flow_run=flow_run.id,
@@ -120,7 +120,7 @@ def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:
     run.display.links = links = run.pages.story().links
     if address := links["MLflow"]:
         run.display.logger().info("this run in MLflow: %s", address)
-        show_link("klear-mlflow", address, "This run in MLflow")
+        show("link", "klear-mlflow", address, "This run in MLflow")
     show_plan(stages, head)
     run.tracker.note(run.run_id, summary_text(run.pages.story(), "", links))
     refuse_without_gpu(stages)
@@ -128,7 +128,7 @@ def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:
 
 def show_plan(stages: Plan, head: str = "") -> str:
     """The plan as an artifact, below a `head`."""
-    show_table("klear-plan", rows(stages), f"{head}\n\n{summary(stages)}".lstrip())
+    show("table", "klear-plan", rows(stages), f"{head}\n\n{summary(stages)}".lstrip())
     return "only planned"
 
 
@@ -155,7 +155,7 @@ def publish_report(page: Artifact, figures: Mapping[str, float], run: TrackedRun
         file = str(page.file(name))
         run.tracker.put(name, lambda server, file=file: server.log_artifact(run.run_id, file))
     shown = "What this run came to: scores with intervals, curves, data, and where each is from"
-    show_markdown("klear-report", with_inline_plots(text, page.folder), shown)
+    show("markdown", "klear-report", with_inline_plots(text, page.folder), shown)
 
 
 def lines_by_stage(request: Request) -> dict[str, list[str]]:

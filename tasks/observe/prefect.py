@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import count
 from types import FrameType
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
@@ -454,21 +454,6 @@ def is_worker_run() -> bool:
     return "PREFECT__FLOW_RUN_ID" in os.environ
 
 
-def show_link(key: str, address: str, text: str) -> None:
-    """A link on the page of the run."""
-    _show(create_link_artifact, key=key, link=address, link_text=text, description=text)
-
-
-def show_table(key: str, rows: list[dict[str, Any]], description: str) -> None:
-    """A table on the page of the run."""
-    _show(create_table_artifact, key=key, table=rows, description=description)
-
-
-def show_markdown(key: str, text: str, description: str) -> None:
-    """Text on the page of the run."""
-    _show(create_markdown_artifact, key=key, markdown=text, description=description)
-
-
 def form_url(form: str, parameters: Mapping[str, Any]) -> str:
     """The page of a form with its fields filled in; '' without its id."""
     # One of Prefect's two UIs decodes a % twice.
@@ -477,16 +462,20 @@ def form_url(form: str, parameters: Mapping[str, Any]) -> str:
     return f"{page}?parameters={text}" if form else ""
 
 
-def _show(create: Callable[..., Any], **fields: Any) -> None:
-    """Make an artifact, and try again while no server answers. A page is not worth a run: after
-    `PATIENCE_S`, or when the server refuses it, the log says so."""
+def show(kind: Literal["link", "table", "markdown"], key: str, content: Any, text: str) -> None:
+    """An artifact on the page of the run, which `text` describes; tried again while no server
+    answers. A page is not worth a run: after `PATIENCE_S`, or when the server refuses it, the log
+    says so."""
+    link = partial(create_link_artifact, link_text=text)
+    creators = {"link": link, "table": create_table_artifact, "markdown": create_markdown_artifact}
+    create: Callable[..., Any] = creators[kind]
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return create(**fields)
+            return create(key=key, description=text, **{kind: content})
         except httpx.HTTPError as error:
             if not isinstance(error, httpx.TransportError) or time.monotonic() > deadline:
-                return get_run_logger().warning("%s is not shown: %s", fields["key"], error)
+                return get_run_logger().warning("%s is not shown: %s", key, error)
         time.sleep(PAUSE_S)
 
 

@@ -327,11 +327,6 @@ def evaluate(s: ForecastInput) -> Workload:
     return Workload(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
 
 
-def once(s: ForecastInput) -> Workload:
-    """Stages whose size does not depend on what they get: the base model, the report."""
-    return Workload(1.0, s.weights())
-
-
 def _tokens_rolled_out(past: PastResult) -> float:
     s = past.settings
     a_step = s["prompts_per_step"] * s["rollouts_per_prompt"] * s["oversampling"]
@@ -353,7 +348,8 @@ class CostModel:
 
 
 SIZES = ("kind", "model", "layers", "hidden", "mlp", "heads", "kv_heads", "vocabulary")
-ONCE = CostModel(once, lambda past: 1.0, unit="once")
+ONCE = CostModel(lambda s: Workload(1.0, s.weights()), lambda past: 1.0, unit="once")
+"""Stages whose size does not depend on what they get: the base model, the report."""
 COST_MODELS = {
     "collect": CostModel(collect, stages=("collect", "benchmarks"), alike=("sources.*.kind",)),
     "dedup": CostModel(filter_workload, alike=("near",)),
