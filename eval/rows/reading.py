@@ -15,7 +15,7 @@ from ...configs.settings.sources import Source
 from ..answers import writable
 from ..records import Problem
 from ..records.row_files import Row, read_rows, stem
-from .fields import NAMES, field_of, first_of, folded, quoted
+from .fields import NAMES, folded, quoted
 from .gold_field import A_LETTER, place_of
 from .gold_text import A_PROGRAM
 from .shape import described, own_problem, recognised
@@ -35,8 +35,6 @@ ROWS_TRIED = 20
 class Reading(NamedTuple):
     file: str
     problems: list[Problem]
-    own_ids: dict[str, str]
-    """The id that a row brings → that of its problem, where no two rows share one."""
     ways: Counter[str]  # How rows were read, in words → how many.
     rejected: list[str]
     letters: list[int]  # Rows whose gold is a letter without its options.
@@ -75,8 +73,7 @@ def numbered(rows: Iterable[Row], source: Source) -> Source:
 def read_problems(path: Path, source: Source) -> Reading:
     """All rows of one file. Raises ConfigError when none is a problem, with what would help, or
     when the rows are programs without tests; ValueError when the file is damaged."""
-    reading = Reading(path.name, [], {}, Counter(), [], [])
-    twice, source = set[str](), numbered(read_rows(path), source)
+    reading, source = Reading(path.name, [], Counter(), [], []), numbered(read_rows(path), source)
     for row in read_rows(path):
         try:
             if row.value is None:
@@ -89,11 +86,6 @@ def read_problems(path: Path, source: Source) -> Reading:
         way = way or f"{problem.domain}|{described(source)}"  # the fields that somebody named
         reading.ways[way] += 1
         reading.letters.extend([row.number] if way.endswith(A_LETTER) else [])
-        own = str(field_of(row.value, first_of(row.value, NAMES["ids"])))
-        if reading.own_ids.setdefault(own, problem.id) != problem.id:
-            twice.add(own)
-    for name in twice:
-        del reading.own_ids[name]
     refuse_file(path, source, len(reading.problems), reading.rejected)
     return reading
 
