@@ -98,16 +98,15 @@ class Judge(AbstractContextManager["Judge"]):
         """Extract and hand out the work now; the returned function waits for the Score."""
         started = time.perf_counter()
         is_math, gold, settings = problem.domain == "math", problem.answer or "", self.settings
+        decided, results = list[Judgement | None](), list[Callable[[], Judgement]]()
         extracted = (extract_boxed if is_math else extract_program)(text)
         answer, closed = extracted.answer, has_closed_think(text)
         runs = problem.judgeable and not is_math
-        ordering, letters = "", ""
-        golds, quick = list[str](), list[Judgement | None]()
-        if is_math:
-            ordering, letters = ordering_of(problem.prompt), letters_of(problem.prompt)
         mark = "unsandboxed" if runs and settings.sandbox == "none" else ""
 
-        def score(judgement: Judgement) -> Score:
+        def score(judgements: Sequence[Judgement | None]) -> Score:
+            judgement = best_of(judgements)
+            assert judgement is not None
             pay, scored = settings.reward, judgement.verdict != "IE"
             right = judgement.verdict == "AC"
             of_code = pay.of_code(right, judgement.rate, closed)
@@ -124,37 +123,29 @@ class Judge(AbstractContextManager["Judge"]):
                 seconds=judgement.seconds or time.perf_counter() - started,
             )
 
-        at_once: Judgement | None = None
         if not problem.judgeable:
-            at_once = Judgement("IE", NO_GOLD)
+            decided = [Judgement("IE", NO_GOLD)]
         elif answer is None:
-            at_once = Judgement("WA", extracted.reason)
+            decided = [Judgement("WA", extracted.reason)]
         elif problem.numbers is not None:
-            at_once = verify_countdown(answer, gold, problem.numbers)
+            decided = [verify_countdown(answer, gold, problem.numbers)]
         elif is_math:
-            final = with_factors(answer, letters)
+            ordering, letters = ordering_of(problem.prompt), letters_of(problem.prompt)
+            final, limit = with_factors(answer, letters), settings.math_timeout_s
             golds = [with_factors(each, letters) for each in golds_of(gold)]
-            quick = [quick_verdict(each, final, ordering) for each in golds]
-            at_once = best_of(quick)
-        if at_once:
-            quick_score = score(at_once)
-            return lambda: quick_score
-        if is_math:
-            final, limit = with_factors(answer or "", letters), settings.math_timeout_s
-            undecided = [each for each, verdict in zip(golds, quick, strict=True) if not verdict]
-            results = [self._submit(self._math, limit, g, final, ordering) for g in undecided]
+            decided = [quick_verdict(each, final, ordering) for each in golds]
+            if best_of(decided) is None:
+                undecided = [g for g, quick in zip(golds, decided, strict=True) if not quick]
+                results = [self._submit(self._math, limit, g, final, ordering) for g in undecided]
         else:
             assert problem.tests is not None
             suite = chosen_suite(problem.tests, problem.id, settings.max_tests, draw)
             limit = longest_seconds(suite, settings)
             results = [self._submit(self._code, limit, suite, answer, settings)]
-
-        def wait() -> Score:
-            judgement = best_of([*filter(None, quick), *map(_outcome, results)])
-            assert judgement is not None
-            return score(judgement)
-
-        return wait
+        if results:
+            return lambda: score([*filter(None, decided), *map(_outcome, results)])
+        at_once = score(decided)
+        return lambda: at_once
 
     def _submit(self, pool: Any, limit: float, *arguments: Any) -> Callable[[], Any]:
         """Hand out the arguments of the task's `run`, once while their result is remembered."""
