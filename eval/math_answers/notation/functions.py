@@ -11,6 +11,7 @@ from sympy import Integer, Symbol
 from sympy.core.function import AppliedUndef
 from sympy.functions.combinatorial.numbers import totient
 
+from .forms import split_top
 from .plain import argument
 
 _N = r"(?:\{\s*(\w+)\s*\}|(\w))"
@@ -105,23 +106,12 @@ def cut_out(text: str, parse: Callable[[str], Any]) -> tuple[str, dict[Symbol, A
             end = match.end()
             continue
         index = match[3] or match[4] or ""
-        values = [parse(piece) for piece in _pieces(inside[0])]
+        values = [parse(piece) for piece in split_top(inside[0])]
         function = applied(f"{name}_{index}" if index else name, values, parse)
         symbols[Symbol(f"q_{{{number}}}")] = function
         text = f"{text[: match.start()]} Q_{{{number}}} {text[inside[1] :]}"
         end = match.start()
     return text, symbols
-
-
-def _pieces(text: str) -> list[str]:
-    depth, pieces = 0, [""]
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character in ",;" and not depth:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    return pieces
 
 
 def _of_two(match: re.Match[str], upper_first: bool, latex: str) -> str:
