@@ -27,14 +27,10 @@ def options_of(row: dict[str, Any], names: str) -> list[tuple[str, str]]:
         values = [field_of(row, name) for name in fields]
         pairs = zip(("".join(end) for end in ends), values, strict=True)
         options = [(label, value) for label, value in pairs if value not in (None, "")]
-    texts = [_plain(text) for _, text in options]
+    texts = [str(t).strip() if isinstance(t, str | int | float) else None for _, t in options]
     if not 1 <= len(options) <= len(LETTERS) or None in texts:
         raise BadField(names, f"must be 1 to {len(LETTERS)} options")
     return [(label.strip(), str(text)) for (label, _), text in zip(options, texts, strict=True)]
-
-
-def _plain(value: Any) -> str | None:
-    return str(value).strip() if isinstance(value, str | int | float) else None
 
 
 def _listed(value: Any) -> list[tuple[str, Any]]:

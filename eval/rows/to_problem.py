@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,14 +80,12 @@ def date_of(row: dict[str, Any], name: str) -> str | None:
     value = field_of(row, name)
     if value is None or value == "":
         return None
-    try:
+    with suppress(ValueError, OverflowError, OSError):
         if not isinstance(value, int | float):
             return datetime.fromisoformat(str(value)).date().isoformat()
         if value >= 1e8:  # 1973
             seconds = value / 1000 if value >= 1e11 else value
             return datetime.fromtimestamp(seconds, UTC).date().isoformat()
-    except (ValueError, OverflowError, OSError) as error:
-        raise BadField(name, f"{value!r} is no ISO date and no seconds since 1970") from error
     raise BadField(name, f"{value!r} is no ISO date and no seconds since 1970")
 
 
@@ -272,8 +271,9 @@ def tests_of(row: dict[str, Any], source: Source) -> TestSuite | None:
         return _by_reference(row, source, values)
     suites: list[TestSuite] = []
     for name, value in values.items():
-        if _holds_nothing(value):
-            continue
+        tests = decoded(value)
+        if not tests or (isinstance(tests, dict) and not any(tests.values())):
+            continue  # CodeContests writes an empty group as two empty lists
         try:
             suite = parse_suite(
                 value,
@@ -312,12 +312,6 @@ def _by_reference(row: dict[str, Any], source: Source, values: dict[str, Any]) -
         )
     except ValueError as error:
         raise BadField(name, str(error)) from error
-
-
-def _holds_nothing(value: Any) -> bool:
-    """Whether there are no tests: CodeContests writes an empty group as two empty lists."""
-    value = decoded(value)
-    return not value or (isinstance(value, dict) and not any(value.values()))
 
 
 def _lines(value: Any) -> str:
