@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, Parameter
 from cyclopts.docs.markdown import generate_markdown_docs
 from mkdocs.structure.files import File
 
@@ -24,7 +23,7 @@ from klear.configs.settings.sources import Source
 from klear.eval.math_answers import beside, regions, scalars, shapes, verify
 from klear.eval.math_answers.notation import functions, numerals, plain, spelling
 from klear.eval.math_answers.rules import Rule
-from klear.flows.cli.main import COMMANDS
+from klear.flows.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = "configs/ablations/RESULTS.md"
@@ -59,21 +58,12 @@ MATH_RULES = (
 """In the order in which the judge takes them: how sides are read, then how they are compared."""
 
 
-def app() -> App:
-    """The command line, as `main` builds it."""
-    klear = App(name="klear", default_parameter=Parameter(negative=()), version_flags=())
-    for name, (function, text) in COMMANDS.items():
-        klear.command(f"klear.flows.{function}", name=name, help=text)
-    return klear
-
-
 def cli() -> str:
     """Every command with its options, by cyclopts itself."""
     text = generate_markdown_docs(app(), recursive=True, generate_toc=False)
     codes = "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 Ctrl-C."
-    return f"# Command line\n\n{codes}\n" + re.sub(
-        r"\A.*?(?=^## )", "\n", text, count=1, flags=re.S | re.M
-    )
+    commands = re.sub(r"\A.*?(?=^## )", "\n", text, count=1, flags=re.S | re.M)
+    return f"# Command line\n\n{codes}\n{commands}"
 
 
 def configuration() -> str:
@@ -122,16 +112,8 @@ def sources() -> str:
         brings += [f"pass rates of {s.pass_rate_model}"] if s.pass_rate_field else []
         remarks = " ".join([above.replace("# ", "").replace("\n", " ").strip(), beside_it]).strip()
         rows = f"{counts[name]:,}" if name in counts else "–"
-        where = f"{s.dataset} {s.config}".strip()
-        cells = (
-            f"`{name}`",
-            where,
-            rows,
-            s.licence or "–",
-            s.revision[:7],
-            "; ".join(brings),
-            remarks,
-        )
+        where, what = f"{s.dataset} {s.config}".strip(), "; ".join(brings)
+        cells = (f"`{name}`", where, rows, s.licence or "–", s.revision[:7], what, remarks)
         page[-1] += "\n| " + " | ".join(cells) + " |"
     return "\n\n".join(page) + "\n"
 
@@ -210,9 +192,7 @@ def _table(group: dict[str, Any], prefix: str = "") -> str:
     for name, value in group["properties"].items():
         description = " ".join(value.get("description", "").split())
         default = json.dumps(value["default"], ensure_ascii=False) if "default" in value else ""
-        default = (
-            "" if default.startswith("{") else default and f"`{default}`"
-        )  # a group has its own
+        default = default and f"`{default}`" * (not default.startswith("{"))  # a group has its own
         paper = ", ".join(dict.fromkeys(m.strip() for m in PAPER.findall(description)))
         name = name.upper() if prefix else name
         cells = (f"`{prefix}{name}`", _kind(value), default, description, paper)

@@ -31,9 +31,9 @@ COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run one command; expected failures are lines on stderr, never tracebacks."""
-    app = App(
+def app() -> App:
+    """The command line."""
+    klear = App(
         name="klear",
         help="From a base model to a reasoning model, every stage restartable.",
         version=lambda: f"klear {version('klear')}",
@@ -45,12 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error=False,
     )
     for name, (function, text) in COMMANDS.items():
-        app.command(f"klear.flows.{function}", name=name, help=text)
+        klear.command(f"klear.flows.{function}", name=name, help=text)
+    return klear
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run one command; expected failures are lines on stderr, never tracebacks."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if not words:
             raise CycloptsError("name a command")
-        return app(words) or OK
+        return app()(words) or OK
     except CycloptsError as error:
         command = " ".join(["klear", *words[:1]]) if words and words[0] in COMMANDS else "klear"
         print(f"{command}: {str(error).rstrip('.')}; usage: {command} --help", file=sys.stderr)
