@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
@@ -52,6 +52,37 @@ class Profile:
         if forgotten:
             raise ConfigError(pipeline.lines_to_add(sorted(forgotten)))
         return pipeline
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asks for: a pipeline, and its profile unchanged."""
+
+    settings: Pipeline
+    profile: Pipeline
+    file: Profile = Profile({})
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def from_profile(cls, profile: Profile, overrides: Sequence[str]) -> Self:
+        """Raises ConfigError with all that is wrong."""
+        return cls(profile.pipeline(overrides), profile.pipeline(), profile, tuple(overrides))
+
+    def refuse_left_out(self, *stages: str) -> None:
+        """Raise ConfigError for a stage that the profile does not have."""
+        if left_out := sorted(self.settings.stages_left_out & {*stages}):
+            wrong = f"is no stage of the profile {self.settings.profile}"
+            raise ConfigError(f"{stage} {wrong}" for stage in left_out)
+
+    @property
+    def name(self) -> str:
+        """`sft.learning_rate=1e-4 · tiny-seed0`."""
+        return run_name(self.settings, self.profile)
+
+    @property
+    def changed(self) -> tuple[tuple[str, str], ...]:
+        """Dotted names and new values of what differs from the profile."""
+        return tuple(differences(self.settings, self.profile))
 
 
 def read_profile(name_or_path: str) -> Profile:

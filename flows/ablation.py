@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, count
 
 from ..configs.ablation import Ablation, load_ablation
-from ..configs.loading import load_profile
+from ..configs.loading import Request, load_profile
 from ..configs.machine import load_machine
 from ..configs.settings.base import key_of
 from ..configs.settings.pipeline import Pipeline
@@ -27,7 +27,6 @@ from ..tasks.store.store import Artifact, Store
 from ..training.sizing import Fit
 from .dag import StageCall, build_dag, upstream_of
 from .plan import Plan, plan
-from .request import Request
 from .run import compute, compute_one, publish_plan, publish_report, run_spec, show_plan
 
 Cell = tuple[str, int, Pipeline]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from ..configs.loading import read_profile
+from ..configs.loading import Request, read_profile
 from ..configs.machine import load_machine
 from ..configs.settings.base import first_few, flat, key_of
 from ..configs.settings.explain import ConfigError
@@ -35,7 +35,6 @@ from ..tasks.store.shared import open_store
 from ..tasks.store.store import Artifact, Manifest, Store
 from .dag import Dag, StageCall, build_dag
 from .plan import Plan, plan
-from .request import Request
 from .run import compute_one, lines_by_stage, publish_plan, rerun_fields, run_spec, show_plan
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
+from ..configs.loading import Request
 from ..configs.machine import load_machine
 from ..configs.settings.base import key_of
 from ..configs.settings.explain import ConfigError
@@ -29,7 +30,6 @@ from ..tasks.store.store import Artifact
 from ..training.sizing import refuse
 from .dag import Dag, StageCall, build_dag
 from .plan import Plan, plan, refuse_without_gpu, rows, summary
-from .request import Request
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
 

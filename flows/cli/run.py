@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rich.console import Console
 from rich.markup import escape
 
-from ...configs.loading import profiles, read_profile
+from ...configs.loading import Request, profiles, read_profile
 from ...configs.machine import load_machine
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.explain import ConfigError
@@ -24,7 +24,6 @@ from ...configs.settings.pipeline import StageName
 from ...tasks.report.run_story import duration
 from ..cockpit.forms import values_of
 from ..cockpit.servers import ServersError, why_down
-from ..request import Request
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 

@@ -24,7 +24,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.states import Pending
 from pydantic import Field, WithJsonSchema
 
-from ...configs.loading import PROFILES, names_in
+from ...configs.loading import PROFILES, Request, names_in
 from ...configs.machine import load_machine
 from ...configs.settings.base import first_few, short
 from ...configs.settings.explain import ConfigError
@@ -33,7 +33,6 @@ from ...configs.settings.pipeline import StageName
 from ...tasks.observe.prefect import CTRL_C, ends_in_a_sentence, is_worker_run
 from ...tasks.store.lineage import LATEST
 from ..one_stage import choose_inputs, run_stage
-from ..request import Request
 from ..run import run_pipeline
 from .descriptions import of_ablations, of_profile, with_links
 from .forms import SETS, lines_of, read_request

@@ -9,10 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ...configs.loading import read_profile
+from ...configs.loading import Request, read_profile
 from ...configs.settings.base import Settings, flat
 from ...configs.settings.pipeline import Pipeline
-from ..request import Request
 
 SETS: dict[str, tuple[str, ...]] = {
     "sft_epochs": ("sft.epochs",),

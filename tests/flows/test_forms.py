@@ -17,7 +17,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.utilities.schema_tools.validation import validate
 
 from klear.configs import loading
-from klear.configs.loading import load_profile, read_profile
+from klear.configs.loading import Request, load_profile, read_profile
 from klear.configs.machine import Machine
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.loss import CISPO, GRPO
@@ -29,7 +29,6 @@ from klear.flows.cockpit.names import is_made_up
 from klear.flows.cockpit.registration import crash_silent, register_automation
 from klear.flows.dag import build_dag
 from klear.flows.one_stage import choose_inputs, chosen, idle_lines
-from klear.flows.request import Request
 from klear.flows.run import lines_by_stage
 from klear.tasks.store import lineage
 from klear.tasks.store.lineage import (
