@@ -87,10 +87,11 @@ def run(profile: str, /, *, options: Options = NO_OPTIONS, verify: bool = False)
     request = options.request(profile)
     parameters = parameters_of(profile, request, options) | {"verify": verify}
     prepare_run()
-    from ..cockpit.flows import start_pipeline
+    from ..cockpit import flows
 
     title = f"klear run {request.settings.profile} (seed {request.settings.seed})"
-    return run_shown(title, partial(start_pipeline, parameters, request.name))
+    form, name = Path(profile).stem, flows.pipeline_name(parameters, request.name)
+    return run_shown(title, partial(flows.start, flows.pipeline, parameters, form, name))
 
 
 def rerun(
@@ -114,7 +115,7 @@ def rerun(
     prepare_run()
     from ...tasks.store.lineage import find_run
     from ...tasks.store.shared import open_store
-    from ..cockpit.flows import start_stage
+    from ..cockpit import flows
     from ..run import lines_by_stage
 
     complete = find_run(open_store(load_machine()), run)
@@ -123,7 +124,10 @@ def rerun(
     changes = [*lines_by_stage(request).get(stage, ()), *overrides]
     parameters = {"profile": profile, "stage": stage, "changes": "\n".join(changes), "seed": seed}
     parameters |= {"inputs_as_of": complete.flow_run, "force": force, "mixed": mixed}
-    return run_shown(f"klear rerun {complete.name}: {stage}", partial(start_stage, parameters))
+    return run_shown(
+        f"klear rerun {complete.name}: {stage}",
+        lambda: flows.start(flows.stage, parameters, "stage", flows.stage_name(parameters)),
+    )
 
 
 def parameters_of(profile: str, request: Request, options: Options) -> dict[str, Any]:
@@ -257,7 +261,8 @@ def ablate(
         print_plan(plan_ablation(spec, profile, seeds, store).kept())
         return 0
     prepare_run()
-    from ..cockpit.flows import start_ablation
+    from ..cockpit import flows
 
     title = f"klear ablate {name} ({profile}, {seeds or spec.seeds} seeds)"
-    return run_shown(title, partial(start_ablation, name, profile, seeds, concurrent))
+    parameters = {"name": name, "profile": profile, "seeds": seeds or 0, "concurrent": concurrent}
+    return run_shown(title, partial(flows.start, flows.ablation, parameters))

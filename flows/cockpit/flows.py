@@ -5,8 +5,8 @@ to new run" work on the page of either.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -267,39 +267,17 @@ def describe_again(result: str, text: str) -> str:
     return result
 
 
-def start_pipeline(parameters: Mapping[str, Any], name: str) -> str:
-    """A pipeline in this process, as a run of its profile's form where `klear up` registered one:
-    then its page has Retry and "Copy to new run" as any other."""
-    with _in_terminal():
-        form = Path(parameters["profile"]).stem
-        by_form = _run_of_form(form, parameters, pipeline_name(parameters, name))
-        return _started(pipeline, by_form, parameters)
+def start(flow: Any, parameters: Mapping[str, Any], form: str = "", name: str = "") -> str:
+    """A flow in this process, as a run of its form where `klear up` registered one that takes the
+    profile: then its page has Retry and "Copy to new run" as any other.
 
-
-def start_stage(parameters: Mapping[str, Any]) -> str:
-    """One stage in this process, as a run of the form of stages where it takes the profile."""
-    with _in_terminal():
-        by_form = _run_of_form("stage", parameters, stage_name(parameters))
-        return _started(stage, by_form, parameters)
-
-
-def _started(flow: Any, by_form: Any, parameters: Mapping[str, Any]) -> str:
-    start: Any = run_flow  # its types know of no flow that is no coroutine
-    return str(start(flow, flow_run=by_form) if by_form else flow(**parameters))
-
-
-def start_ablation(name: str, profile: str, seeds: int | None, concurrent: int) -> str:
-    """An ablation in this process."""
-    with _in_terminal():
-        return ablation(name, profile, seeds or 0, concurrent)
-
-
-@contextmanager
-def _in_terminal() -> Iterator[None]:
-    """One client, and one reading of certificates, for all of it; without Prefect's own heartbeat,
-    which has a run wait for a second at its end: `watch_cancel_requests` sends them."""
+    One client, and one reading of certificates, for all of it; without Prefect's own heartbeat,
+    which has a run wait for a second at its end: `watch_cancel_requests` sends them.
+    """
+    run: Any = run_flow  # its types know of no flow that is no coroutine
     with SyncClientContext(), temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-        yield
+        by_form = _run_of_form(form, parameters, name) if form else None
+        return str(run(flow, flow_run=by_form) if by_form else flow(**parameters))
 
 
 def _run_of_form(name_of_form: str, parameters: Mapping[str, Any], name: str) -> Any:
