@@ -19,8 +19,7 @@ from klear.configs.settings.training import RLSettings
 from klear.training.launch import result_files
 from klear.training.packing import epoch_order
 from klear.training.rl import vllm_on_cpu
-from klear.training.rl.partial import EVERY, Group, Pool
-from klear.training.rl.stepping import colocated
+from klear.training.rl.partial import EVERY, Group, Pool, colocated
 from tests.cluster.fixed_answers import LengthJudge
 from tests.training import partial_child
 from tests.training.conftest import ALONE

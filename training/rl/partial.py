@@ -11,8 +11,8 @@ objective of AReaL (arXiv 2505.24298).
 import json
 import random
 from array import array
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from transformers import TrainerCallback
 
 from ..packing import epoch_order
 from .rollout import Processes
-from .stepping import Engine
 from .trainer import GPPOTrainer
 
 EVERY = 32  # decoding steps between two counts of what is complete, with several processes
@@ -54,6 +53,40 @@ class Group:
         return all(answer.ended for answer in self.answers)
 
 
+class SteppedVLLM:
+    """Decodes requests token by token, and can be left at any time."""
+
+    def __init__(self, llm: Any, trainer: GPPOTrainer) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.engine = llm.llm_engine
+        self.sampling = SamplingParams(
+            temperature=trainer.args.temperature,
+            logprobs=0,
+            stop_token_ids=[*trainer.eos_token_ids],
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def add(self, key: str, ids: list[int], most: int, seed: int) -> None:
+        """A request for at most so many tokens after `ids`."""
+        sampling = self.sampling.clone()
+        sampling.max_tokens, sampling.seed = most, seed
+        self.engine.add_request(key, {"prompt_token_ids": ids}, sampling)
+
+    def step(self) -> Iterator[tuple[str, Sequence[int], list[float], bool]]:
+        """New tokens by request, with their log-probabilities, and whether it has ended."""
+        for output in self.engine.step():
+            (new,) = output.outputs
+            drawn = zip(new.token_ids, new.logprobs, strict=True)
+            logps = [values[token].logprob for token, values in drawn]
+            yield output.request_id, new.token_ids, logps, output.finished
+
+    def abort(self, keys: list[str]) -> None:
+        self.engine.abort_request(keys)
+
+
 class Pool:
     """Groups that this process has begun and that no rollout has judged, in groups of `size`
     answers, of which `slots` are decoded at once."""
@@ -64,8 +97,9 @@ class Pool:
         self.begun = 0
 
     def run(
-        self, engine: Engine, step: int, needed: int, prompt: Callable[[int], list[int]], most: int
-    ) -> list[Group]:
+        self, engine: SteppedVLLM, step: int, needed: int, prompt: Callable[[int], list[int]],
+        most: int,
+    ) -> list[Group]:  # fmt: skip
         """Decode until `needed` groups are complete over all processes, and take them: the first
         begun, on every process the same. `prompt` gives a group's ids; `most`: tokens an answer."""
         running: dict[str, Answer] = {}
@@ -123,11 +157,24 @@ class Pool:
         ]  # fmt: skip
 
 
+@contextmanager
+def colocated(trainer: GPPOTrainer) -> Iterator[SteppedVLLM]:
+    """The engine that TRL made on CUDA; it sleeps during updates."""
+    generation = trainer.vllm_generation
+    trainer.load_policy()
+    if generation.enable_sleep_mode:
+        generation.llm.wake_up(tags=["kv_cache"])
+    yield SteppedVLLM(generation.llm, trainer)
+    if generation.enable_sleep_mode:
+        generation.llm.sleep(level=2)
+        generation._llm_weights_sleeping = True
+
+
 class PartialRollouts(TrainerCallback):
     """Gives `trainer` its rollouts out of a pool, which is a part of every checkpoint."""
 
     def __init__(
-        self, trainer: GPPOTrainer, awake: Callable[[Any], AbstractContextManager[Engine]]
+        self, trainer: GPPOTrainer, awake: Callable[[Any], AbstractContextManager[SteppedVLLM]]
     ) -> None:
         """`awake(trainer)`: an engine with the weights that the policy has then."""
         args, processes = trainer.args, trainer.processes

@@ -32,10 +32,9 @@ from ..packing import rl_schedule
 from ..render import ChatFormat, conversation
 from .config import gppo_config
 from .off_policy_counts import write_off_policy
-from .partial import PartialRollouts
+from .partial import PartialRollouts, colocated
 from .rollout import Rollout
 from .statistics import RolloutRecord
-from .stepping import colocated
 from .trainer import GPPOTrainer
 
 UNCLOSED = "not begun with one closed think block"

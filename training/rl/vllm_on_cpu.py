@@ -14,7 +14,7 @@ from trl.trainer.utils import ensure_master_addr_port
 from ..engines.interface import require_vllm
 from ..launch.ranks import rank, world_size
 from ..models import policy_on_each
-from .stepping import Engine, SteppedVLLM
+from .partial import SteppedVLLM
 
 ONE_PASS = 4_096  # tokens of a forward pass, as TRL's colocated engine
 
@@ -62,7 +62,7 @@ class VLLMOnCPU:
         self.llm.reset_prefix_cache()
 
     @contextmanager
-    def awake(self, trainer: Any) -> Iterator[Engine]:
+    def awake(self, trainer: Any) -> Iterator[SteppedVLLM]:
         """For partial rollouts."""
         self._load(trainer)
         yield SteppedVLLM(self.llm, trainer)
