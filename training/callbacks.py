@@ -38,9 +38,7 @@ def trainer_args(s: SFTSettings | RLSettings, seed: int, folder: Path) -> dict[s
         raise ValueError("runtime.precision=fp16 needs CUDA: take fp32 or bf16")
     return {
         "output_dir": str(folder),
-        "learning_rate": s.learning_rate,
-        "weight_decay": s.weight_decay,
-        "max_grad_norm": s.max_grad_norm,
+        **s.model_dump(include={"learning_rate", "weight_decay", "max_grad_norm"}),
         "bf16": s.runtime.precision == "bf16",
         "fp16": s.runtime.precision == "fp16",
         "use_cpu": not cuda,

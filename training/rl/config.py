@@ -31,6 +31,11 @@ ARGUMENTS = {
     "k_neg": "vespo_k_neg", "lambda_neg": "vespo_lambda_neg",
 }  # fmt: skip
 """Constants of the losses that have an argument of GPPOConfig: TRL's, where it has one."""
+SAME_NAME = {
+    "lm_weight", "advantage", "advantage_std", "drop_zero_advantage", "oversampling",
+    "overlong_filter", "overlong_buffer", "temperature", "adam_beta2",
+}  # fmt: skip
+"""Settings of an RL stage that are arguments as they are."""
 
 
 @dataclass
@@ -157,6 +162,7 @@ def gppo_config(
     updates = units["steps_per_generation"]
     return GPPOConfig(
         **trainer_args(s, seed, checkpoints),
+        **s.model_dump(include=SAME_NAME),
         shuffle_dataset=True,
         router_aux_loss_coef=0.0,
         policy_loss=s.loss.name,
@@ -164,17 +170,8 @@ def gppo_config(
         **units,
         **vllm_arguments(s, positions),
         chat_template_kwargs=dict(chat_template_kwargs or {}),
-        lm_weight=s.lm_weight,
         entropy_coef=s.entropy_weight,
-        advantage=s.advantage,
-        advantage_std=s.advantage_std,
-        drop_zero_advantage=s.drop_zero_advantage,
-        oversampling=s.oversampling,
-        overlong_filter=s.overlong_filter,
-        overlong_buffer=s.overlong_buffer,
         erc=(s.erc.low, s.erc.high) if s.erc else None,
-        temperature=s.temperature,
-        adam_beta2=s.adam_beta2,
         cast_lm_head_to_fp32=s.fp32_head,
         micro_batch_tokens=s.runtime.micro_batch_tokens,
         max_completion_length=s.max_tokens,
