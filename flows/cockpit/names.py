@@ -3,9 +3,9 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 from coolname.data import config as words  # which Prefect has its names from
 from prefect.client.orchestration import get_client
@@ -31,8 +31,6 @@ _BY_SERVER = {word for part in words.values() for word in part.get("words", ())}
 _BY_FORM = re.compile(rf"({_GREEK})\d*(-[a-z]+)+|[A-Z][a-z-]+-[A-Z]\D{{1,5}}")
 Name = Callable[[str, Mapping[str, Any]], str]
 """What a run is called, by the function of its form and by its parameters."""
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def is_made_up(name: str) -> bool:
@@ -41,31 +39,24 @@ def is_made_up(name: str) -> bool:
     return not name or by_server or _BY_FORM.fullmatch(name) is not None
 
 
-def names_what_waits(name_of: Name) -> Callable[[Callable[P, R]], Callable[P, R]]:
+@contextmanager
+def names_what_waits(name_of: Name) -> Iterator[None]:
     """Below `@flow`: while the run is under way, runs that wait behind it get the names that they
     would give themselves at their start, by their parameters. Best effort."""
+    over = threading.Event()
 
-    def decorated(body: Callable[P, R]) -> Callable[P, R]:
-        @wraps(body)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            over = threading.Event()
-
-            def look() -> None:
-                while not over.wait(SECONDS_BETWEEN_LOOKS):
-                    try:
-                        name_queued(name_of)
-                    except Exception as error:
-                        logging.getLogger("klear").debug("queued runs keep their names: %s", error)
-
-            threading.Thread(target=look, name="name-queued", daemon=True).start()
+    def look() -> None:
+        while not over.wait(SECONDS_BETWEEN_LOOKS):
             try:
-                return body(*args, **kwargs)
-            finally:
-                over.set()
+                name_queued(name_of)
+            except Exception as error:
+                logging.getLogger("klear").debug("queued runs keep their names: %s", error)
 
-        return run
-
-    return decorated
+    threading.Thread(target=look, name="name-queued", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def name_queued(name_of: Name) -> None:
