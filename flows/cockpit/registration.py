@@ -1,18 +1,16 @@
 """Registers what the Prefect UI offers, forms, and an automation that marks silent runs as crashed.
 
 `klear up` runs `python -m klear.flows.cockpit.registration`, which begins when its standard input
-ends; running it again updates all of it. One form per profile, which begins with its values, one
-that runs any stage alone, and one for the ablations.
+ends; running it again updates all of it.
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 from typing import Any
 
 import yaml
-from prefect import Flow, deploy
+from prefect import deploy
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -33,20 +31,29 @@ def forms(machine: Machine) -> list[RunnerDeployment]:
     """What is to be registered; needs no server."""
     # One run of each at a time.
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
-    return [
-        RunnerDeployment.from_flow(
+
+    def form(flow: Any, name: str, kind: str, text: str, values: dict[str, Any]) -> Any:
+        return RunnerDeployment.from_flow(
             flow,
             name=name,
             description=with_links(text, machine),
             tags=[TAG, kind],
-            parameters=parameters,
+            parameters=values,
             concurrency_limit=one,
             work_pool_name=POOL,
             job_variables={"working_dir": str(PACKAGE)},
             entrypoint_type=EntrypointType.MODULE_PATH,
         )
-        for flow, name, kind, text, parameters in _offered(machine.form_profile)
-    ]
+
+    offered = list[RunnerDeployment]()
+    for profile in filter(None, (*profiles(), machine.form_profile)):
+        settings = load_profile(profile)
+        values = {"profile": profile, **values_of(settings), "seed": settings.seed}
+        name, text = Path(profile).stem, of_profile(profile)
+        offered.append(form(pipeline, name, "profile", text, values))
+    offered.append(form(stage, "stage", "stage", first_paragraph(stage.fn), {}))
+    # Without a name, Quick run starts nothing.
+    return [*offered, form(ablation, "ablation", "ablation", of_ablations(ablation.fn), {})]
 
 
 def register_forms(deployments: list[RunnerDeployment]) -> None:
@@ -58,18 +65,6 @@ def register_forms(deployments: list[RunnerDeployment]) -> None:
         for registered in client.read_deployments(deployment_filter=ours):
             if registered.id not in ids:
                 client.delete_deployment(registered.id)
-
-
-def _offered(extra: str) -> Iterator[tuple[Flow[..., str], str, str, str, dict[str, Any]]]:
-    """Flow, name, kind, what it says of itself, and what it begins with; `extra` is the path of one
-    more profile."""
-    for profile in filter(None, (*profiles(), extra)):
-        settings = load_profile(profile)
-        values = {"profile": profile, **values_of(settings), "seed": settings.seed}
-        yield pipeline, Path(profile).stem, "profile", of_profile(profile), values
-    yield stage, "stage", "stage", first_paragraph(stage.fn), {}
-    # Without a name, Quick run starts nothing.
-    yield ablation, "ablation", "ablation", of_ablations(ablation.fn), {}
 
 
 def crash_silent(minutes: float) -> AutomationCore:
