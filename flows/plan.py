@@ -43,12 +43,6 @@ def tokens(count: float) -> str:
     return size(count).removesuffix("B").rstrip()
 
 
-def rows_of(stage: PlannedStage) -> float | None:
-    """Rows or answers of its result; None where it has none, or nobody can tell how many."""
-    count = next((n for name in ROWS if (n := stage.counts.get(name)) is not None), nan)
-    return None if isnan(count) else count
-
-
 _FIGURES: dict[str, tuple[str, Callable[[float], str], str]] = {
     "time": ("seconds", duration, "{}"),
     "tokens": ("tokens", tokens, "{} tokens"),
@@ -125,7 +119,8 @@ def rows(stages: Sequence[PlannedStage]) -> list[dict[str, str]]:
             value, mark = getattr(s, figure), ASSUMED if s.assumed else ""
             text = NOT_MEASURED if value is None else mark + written(value)
             row[column] = f"({text})" if s.action == "reuse" and value is not None else text
-        if (count := rows_of(s)) is not None:
+        count = next((n for name in ROWS if (n := s.counts.get(name)) is not None), nan)
+        if not isnan(count):  # else nobody can tell
             row["rows"] = f"{ASSUMED if s.counts.get(RESTS, 0.0) else ''}{count:,.0f}"
         table.append(row)
     return table

@@ -84,7 +84,10 @@ def small_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Byte-level BPE over numbers of two digits, operators and words: no text is unknown. With
     `lines` a common line is one token, and so is a word with the `=` or line break after it."""
-    unsplit = [*THINK_TAGS, *(common_lines(texts) if tokens == "lines" else [])]
+    unsplit = [*THINK_TAGS]
+    if tokens == "lines":
+        counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
+        unsplit += sorted(line for line, n in counts.items() if n * COMMON >= len(texts))
     bpe = Tokenizer(BPE())
     split = pre_tokenizers.Split(_PIECES[tokens], "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -107,12 +110,6 @@ def small_tokenizer(
     )
     render.give_template(tokenizer, None)
     return tokenizer
-
-
-def common_lines(texts: Sequence[str]) -> list[str]:
-    """Lines with their line break that are in one of `COMMON` texts or more, sorted."""
-    counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
-    return sorted(line for line, count in counts.items() if count * COMMON >= len(texts))
 
 
 def small_model(s: BaseModelSettings, tokenizer: PreTrainedTokenizerBase, seed: int):

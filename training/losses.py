@@ -210,11 +210,6 @@ def log_importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
     return _float32(log_ratio).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def importance_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """δ, see `log_importance_ratio`."""
-    return log_importance_ratio(logp, old_logp).exp()
-
-
 def _float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 

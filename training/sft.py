@@ -144,7 +144,7 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
         loss = super().training_step(*args, **kwargs)
         if not loss.isfinite():
             self._refuse("loss", float(loss), self._rows(self._micro))
-        if not self._rows_of_all(self._micro):  # TRL counts a filler as 0
+        if not any(self._shares(self._micro)):  # TRL counts a filler as 0
             for name in ("entropy", "mean_token_accuracy"):
                 self._metrics["train"][name].pop()
         self._micro = 0 if self.accelerator.sync_gradients else self._micro + 1
@@ -161,10 +161,8 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
         """The rows that a micro-batch of the present step has on this process."""
         return self._shares(micro)[self.accelerator.process_index]
 
-    def _rows_of_all(self, micro: int) -> list[int]:
-        return [i for rows in self._shares(micro) for i in rows]
-
     def _shares(self, micro: int) -> list[list[int]]:
+        """The rows that each process has."""
         step = self.state.global_step * self.args.gradient_accumulation_steps + micro
         processes = self.accelerator.num_processes
         return self.plan[step * processes : (step + 1) * processes]

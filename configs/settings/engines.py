@@ -1,6 +1,5 @@
 """Settings of the engines that answer prompts: teachers, raters and our own checkpoints."""
 
-from collections.abc import Collection
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
@@ -95,18 +94,6 @@ class Prices(NamedTuple):
     """Whose figures these are, and of when; empty: the settings'."""
 
 
-def catalogue_prices(base_url: str, names: Collection[str]) -> Prices | None:
-    """What `configs/catalogue/prices.toml` knows of a model under one of its `names`, or None."""
-    listed, host = read_catalogue("prices"), urlsplit(base_url).hostname or ""
-    wanted = {name.lower() for name in names}
-    for pattern, models in listed["hosts"].items():
-        for name, price in models.items() if fnmatchcase(host, pattern) else ():
-            if name.lower() in wanted:
-                source = f"{listed['currency']}, {name} at {host}, {listed['date']}"
-                return Prices(price["input"], price["output"], source)
-    return None
-
-
 class EngineSettings(Settings):
     """Which engine answers, with which model."""
 
@@ -171,11 +158,17 @@ class EngineSettings(Settings):
 
     @property
     def prices(self) -> Prices | None:
-        """What tokens cost: by the settings, else by the catalogue; None where nobody knows."""
+        """What tokens cost: by the settings, else by `configs/catalogue/prices.toml`, or None."""
         runtime = self.runtime
         if runtime.input_price is not None or runtime.output_price is not None:
             return Prices(runtime.input_price or 0.0, runtime.output_price or 0.0, "")
-        return catalogue_prices(self.base_url, (self.model, self.served_model))
+        listed, host = read_catalogue("prices"), urlsplit(self.base_url).hostname or ""
+        for pattern, models in listed["hosts"].items():
+            for name, price in models.items() if fnmatchcase(host, pattern) else ():
+                if name.lower() in (self.model.lower(), self.served_model.lower()):
+                    source = f"{listed['currency']}, {name} at {host}, {listed['date']}"
+                    return Prices(price["input"], price["output"], source)
+        return None
 
     @model_validator(mode="after")
     def the_engine_has_what_it_needs(self) -> Self:

@@ -8,7 +8,6 @@ from ...configs.settings.base import read_catalogue
 from ...configs.settings.explain import ConfigError, nearest
 from ...configs.settings.sources import Source
 from ...eval.answers import writable
-from ...eval.records import Problem
 from ...eval.records.row_files import SUFFIXES, Row, read_rows
 from ...eval.rows.reading import numbered, read_problems, read_row, source_of
 from ...eval.rows.shape import recognised, used_fields
@@ -66,23 +65,15 @@ def _shown(row: Row, source: Source) -> str:
     except (ValueError, RecursionError) as error:
         return f"  rejected: {writable(str(error))}"
     unused = ", ".join(name for name in row.value if name not in used_fields(named))
-    return "\n".join(
-        [
-            f"  domain    {problem.domain}",
-            f"  prompt    {_cut(problem.prompt)}",
-            *_gold(problem),
-            f"  not used  {unused or 'nothing'}",
-        ]
+    gold = f"gold      {problem.answer or 'none: answers to it are not scored'}"
+    if suite := problem.tests:
+        calls = f" of {suite.fn_name}" if suite.fn_name else ""
+        first = suite.cases[0].model_dump_json() if suite.cases else "none"
+        gold = f"tests     {len(suite.cases)} {suite.kind}{calls}; the first: {_cut(first)}"
+    return (
+        f"  domain    {problem.domain}\n  prompt    {_cut(problem.prompt)}\n  {gold}\n"
+        f"  not used  {unused or 'nothing'}"
     )
-
-
-def _gold(problem: Problem) -> list[str]:
-    suite = problem.tests
-    if suite is None:
-        return [f"  gold      {problem.answer or 'none: answers to it are not scored'}"]
-    calls = f" of {suite.fn_name}" if suite.fn_name else ""
-    first = suite.cases[0].model_dump_json() if suite.cases else "none"
-    return [f"  tests     {len(suite.cases)} {suite.kind}{calls}; the first: {_cut(first)}"]
 
 
 def _cut(text: str) -> str:

@@ -21,7 +21,9 @@ def with_links(text: str, machine: Machine) -> str:
 def of_profile(profile: str) -> str:
     """What its file says, what it needs, and how long it takes."""
     file = named_file(PROFILES, "profile", profile)
-    facts = f"Needs {needs(load_profile(profile))}. {how_long(file.stem)}"
+    advice = "Nobody has planned it on this machine: tick plan_only to see how long it takes."
+    time = f"Last plan: {last}" if (last := last_plan(file.stem)) else advice
+    facts = f"Needs {needs(load_profile(profile))}. {time}"
     return "\n\n".join([*paragraphs(file), facts])
 
 
@@ -65,9 +67,3 @@ def needs(settings: Pipeline) -> str:
         f"an endpoint ({', '.join(endpoints)})" if endpoints else "",
     ]
     return "; ".join(filter(None, parts))
-
-
-def how_long(profile: str) -> str:
-    """By the last plan of the profile on this machine."""
-    advice = "Nobody has planned it on this machine: tick plan_only to see how long it takes."
-    return f"Last plan: {last}" if (last := last_plan(profile)) else advice

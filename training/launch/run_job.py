@@ -45,7 +45,9 @@ def main(arguments: list[str]) -> int:
 
 def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
-    if not samples_with_vllm(job):
+    engine = job.settings.engine if isinstance(job, RLJob) else ""
+    engine = job.engine.kind if isinstance(job, GenerateJob) else engine
+    if not engine.startswith("vllm"):  # which draws answers in this process, or on a server
         for name in NOT_NEEDED:
             sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
     if isinstance(job, SFTJob | RLJob) and not job.settings.lora:
@@ -57,13 +59,6 @@ def run(job: Job) -> dict[str, float]:
     gc.freeze()
     gc.enable()
     return work(job)
-
-
-def samples_with_vllm(job: Job) -> bool:
-    """Whether vLLM draws answers for the job, in its process or on a server."""
-    if isinstance(job, RLJob):
-        return job.settings.engine != "transformers"
-    return isinstance(job, GenerateJob) and job.engine.kind == "vllm"
 
 
 def _limit_threads(threads: int) -> None:

@@ -182,14 +182,5 @@ def _micro_batch(rollout: Rollout, rows: list[int], packed: bool) -> MicroBatch:
     if rollout.sampling_logp is not None:
         logps = torch.cat([rollout.sampling_logp[i] for i in rows]).float()
         sampled = torch.zeros(mask.shape, device=logps.device).masked_scatter(mask, logps)
-    answers = ids.shape[1] - first
-    return MicroBatch(
-        ids,
-        answers,
-        mask,
-        advantage,
-        positive,
-        answer,
-        position_ids=positions,
-        sampling_logp=sampled,
-    )
+    more = {"position_ids": positions, "sampling_logp": sampled}
+    return MicroBatch(ids, ids.shape[1] - first, mask, advantage, positive, answer, **more)

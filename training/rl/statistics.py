@@ -23,7 +23,7 @@ from ..losses import (
     EntropyRatio,
     ImportanceCorrection,
     clipped_tokens,
-    importance_ratio,
+    log_importance_ratio,
 )
 from .off_policy_counts import CELLS, ENTROPY_EDGES, SHAPE, Table
 from .rollout import MicroBatch, Processes, Rollout
@@ -79,7 +79,7 @@ class TokenStatistics:
         """One micro-batch; tensors [b, answers]; `weight`: F of Eq. 12, before its `correction`."""
         kept = micro.mask
         logp, entropy = logp.detach(), entropy.detach()
-        ratio = importance_ratio(logp, old_logp)
+        ratio = log_importance_ratio(logp, old_logp).exp()
         advantage = micro.advantage.expand_as(ratio)
         above, below = clipped_tokens(ratio, advantage, loss)
         values = {"tokens": torch.ones_like(ratio), "clip/high": above, "clip/low": below}
