@@ -35,7 +35,15 @@ from ..tasks.store.shared import open_store
 from ..tasks.store.store import Artifact, Manifest, Store
 from .dag import Dag, StageCall, build_dag
 from .plan import Plan, plan
-from .run import compute_one, lines_by_stage, publish_plan, rerun_fields, run_spec, show_plan
+from .run import (
+    compute_one,
+    lines_by_stage,
+    log_accuracy,
+    publish_plan,
+    rerun_fields,
+    run_spec,
+    show_plan,
+)
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,7 @@ def run_stage(
         log_origins(run.tracker, run.run_id, results, run.store, contexts)
         run.store.fetch(result)
         run.tracker.log(run.run_id, result.metrics)
+        log_accuracy(run, {stage: result}, request.settings)
         page = f"{banner}\n{_summary(result)}\n\n{head}"
         show("markdown", "klear-result", page, "What it came to")
         return str(result.folder)

@@ -20,6 +20,7 @@ from ..tasks.engine.scheduler import Node, run_graph
 from ..tasks.observe.prefect import show, this_flow_run
 from ..tasks.observe.registry import accuracy, log_complete, log_origins
 from ..tasks.observe.run_context import RunSpec, TrackedRun, run_context
+from ..tasks.observe.tracker import tags_of
 from ..tasks.report.lineage_page import lineage_table
 from ..tasks.report.page import with_inline_plots
 from ..tasks.report.report import SCORES, summary_text
@@ -55,7 +56,7 @@ def run_pipeline(
             return f"stopped after {until}"
         report = results["report"]
         moment = run.store.manifest(report).made
-        run.tracker.log(run.run_id, accuracy_by_stage(results, settings), moment)
+        log_accuracy(run, results, settings, moment)
         log_complete(run.tracker, run.run_id, results, settings, run.store)
         publish_report(report, {}, run)
         last = run.store.manifest(results[EVALUATION + MODELS[-1]])
@@ -96,6 +97,15 @@ def compute_one(call: StageCall, *inputs: Artifact) -> Artifact:
     """The result of one stage, in a thread as those of a run: there it is watched."""
     name, work = call.stage.name, partial(call.stage, *inputs, settings=call.settings)
     return run_graph({name: Node((), work)})[name]
+
+
+def log_accuracy(
+    run: TrackedRun, results: Mapping[str, Artifact], settings: Pipeline, moment: float = 0.0
+) -> None:
+    """The accuracy of the models evaluated, in MLflow, whose view of scores lists the run then."""
+    if curves := accuracy_by_stage(results, settings):
+        run.tracker.log(run.run_id, curves, moment)
+        run.tracker.put("its scores", lambda server: server.tag(run.run_id, tags_of("scored")))
 
 
 def accuracy_by_stage(

@@ -121,6 +121,7 @@ def rerun(
     complete = find_run(open_store(load_machine()), run)
     profile, seed = complete.source or complete.profile, complete.seed
     request = Request.from_profile(read_profile(profile), [*complete.overrides, f"seed={seed}"])
+    request.file.pipeline([*request.overrides, *overrides])  # refused before anything starts
     changes = [*lines_by_stage(request).get(stage, ()), *overrides]
     parameters = {"profile": profile, "stage": stage, "changes": "\n".join(changes), "seed": seed}
     parameters |= {"inputs_as_of": complete.flow_run, "force": force, "mixed": mixed}

@@ -97,7 +97,7 @@ def post(machine: Machine, path: str, body: object, method: str = "POST") -> Any
 
 def create_pool(machine: Machine, limit: int | None = None) -> None:
     """Make the work pool of the web form, unless it is there: else registering a form fails. The
-    `limit` of its queue, of runs at once, is what Prefect shows; each worker has its own, too."""
+    `limit` of its queue is how many runs are under way at once."""
     with suppress(ServersError):
         post(machine, "work_pools/", {"name": POOL, "type": "process"})
     if limit:
@@ -131,10 +131,17 @@ def server_command(machine: Machine, name: str) -> list[str]:
                    *(["--app-name", "basic-auth"] if secret else [])],
         # The name is the same after a restart, for `crash_orphans`.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
-                   "--name", WORKER, "--limit", str(machine.worker_limit)],
+                   "--name", WORKER, *_limit_of_worker(machine)],
         "registration": ["klear.flows.cockpit.registration"],
     }[name]  # fmt: skip
     return [sys.executable, "-P", "-m", module, *words]
+
+
+def _limit_of_worker(machine: Machine) -> list[str]:
+    """None beside Prefect's server, which keeps that of the queue: Prefect 3.7's worker ends when a
+    run is retried whose process has not quite ended, if it has a limit of its own."""
+    here = "prefect" in servers_here(machine)
+    return [] if here else ["--limit", str(machine.worker_limit)]
 
 
 def process_environment(machine: Machine, name: str) -> dict[str, str]:

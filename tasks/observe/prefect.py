@@ -284,7 +284,8 @@ class PrefectObserver:
                 page |= {"description": STAGES_TABLE, "flow_run_id": UUID(self.flow_run)}
                 _best_effort(lambda client: client.create_artifact(ArtifactCreate(**page)))
         elif (state := state_of(self.flow_run)) and state.is_cancelling():
-            set_cancelled(self.flow_run)
+            by_worker = is_worker_run() and not isinstance(error, KeyboardInterrupt)
+            set_cancelled(self.flow_run, by_worker)
             if (context := FlowRunContext.get()) and context.flow_run:
                 context.flow_run.state = Cancelled(message=CANCELLED)  # else its log says Running
 
@@ -371,13 +372,15 @@ def state_of(flow_run: str) -> State[Any] | None:
     return _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
 
 
-def set_cancelled(flow_run: str) -> None:
-    """Mark the run, and stages whose end is not known yet, before its worker would. Best effort."""
+def set_cancelled(flow_run: str, by_worker: bool = False) -> None:
+    """Mark the run, and stages whose end is not known yet. `by_worker`: it marks the run, once the
+    process has ended; a Retry before that would be lost. Best effort."""
     state = Cancelled(message=CANCELLED)
 
     def mark(client: SyncPrefectClient) -> None:
         _end_task_runs(client, flow_run, state)
-        client.set_flow_run_state(UUID(flow_run), state, force=True)
+        if not by_worker:
+            client.set_flow_run_state(UUID(flow_run), state, force=True)
 
     _best_effort(mark)
 

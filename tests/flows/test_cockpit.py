@@ -93,6 +93,11 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first:
         run = cockpit.submit("stage", **{**of_none, **parameters})
         assert message in cockpit.ended(run)["state"]["message"]
         assert cockpit.states(run) == {}
+    worker = cockpit.servers()["worker"]
+    cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # while its process still ends
+    assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 2)
+    assert message in cockpit.ended(run)["state"]["message"]
+    assert cockpit.servers()["worker"] == worker, "Retry ended the worker"
 
 
 def test_a_stage_of_a_run_is_run_again_in_the_terminal(cockpit: Home, first: str) -> None:
@@ -161,14 +166,8 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit.set_state(run, "CANCELLING", "Cancelling")
     assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
     assert cockpit.ended(run)["state_name"] == "Cancelled"
-
-    def runs_again() -> bool:
-        if not cockpit.children() and cockpit.flow_run(run)["state_name"] == "Cancelled":
-            # The worker says Cancelled once more, seconds after its process: Retry, once more.
-            cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")
-        return bool(cockpit.children()) and cockpit.flow_run(run)["run_count"] > 2
-
-    assert eventually(runs_again)
+    cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # its worker cancelled this id before
+    assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 3 and cockpit.children())
     cockpit.set_state(run, "CANCELLING", "Cancelling")
     assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
     assert cockpit.ended(run)["state_name"] == "Cancelled"
