@@ -21,7 +21,7 @@ from . import prefect
 from .mlflow_client import PARENT_TAG, Mlflow, made_by
 from .pages import Cards, Story
 from .terminal import LogDisplay, chosen_display
-from .tracker import Tracker, as_params, tags_of
+from .tracker import Tracker, as_params
 
 CONFIG_TAG = "klear.config"
 _NOT_COMPARED = ("collect", "benchmarks", "topology", "report", "stall_minutes")
@@ -140,7 +140,6 @@ def _begin_in_mlflow(
     resume = last.get("mlflow_run", "") if same_work else ""
     tags = {
         **({PARENT_TAG: spec.parent} if spec.parent else {}),
-        **tags_of(spec.kind),
         "klear.kind": spec.kind,
         "klear.seed": str(spec.seed),
         CONFIG_TAG: spec.config,

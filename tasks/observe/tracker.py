@@ -59,7 +59,7 @@ class NotLogged(RuntimeError):
 
 
 def tags_of(name: str) -> dict[str, str]:
-    """What MLflow's pages tell the run of a stage, or of a "pipeline", by."""
+    """By which a view lists the run of a stage, or any that is "scored"."""
     return VIEWS["tags"].get(name.partition("_")[0], {})
 
 

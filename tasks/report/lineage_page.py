@@ -69,13 +69,13 @@ def lineage_page(store: Store, result: Manifest, url_of: Callable[[str], str]) -
 
 def lineage_table(store: Store, result: Manifest, url_of: Callable[[str], str]) -> str:
     """The same as a table in Markdown, for pages that show no HTML."""
-    lines = ["| | made from | why it was computed | |", "|---|---|---|---|"]
+    lines = ["| | what it is | made from | why it was computed |", "|---|---|---|---|"]
     for node in nodes_of(store, result, url_of):
         title = f"[{node.title}]({node.address})" if node.address else node.title
         made_from = ", ".join(
             name.split("/")[2 if name.count("/") > 1 else 0] for name in node.inputs
         )
-        cells = (f"{title} {node.key[:8]}", made_from, node.why, f"{node.figure} · {node.facts}")
+        cells = (f"{title} {node.key[:8]}", f"{node.figure} · {node.facts}", made_from, node.why)
         lines.append(f"| {' | '.join(cell.replace('|', '/').strip(' ·') for cell in cells)} |")
     return "\n".join(lines)
 
