@@ -26,7 +26,7 @@ from . import effects
 from .effects import FEWEST_SEEDS, Effect, Half, Learning, Means
 
 RESULTS = "results.json"
-NOT_RUN = "not run yet"
+NO_INTERVAL = "no interval yet"
 
 
 class AblateSettings(Settings):
@@ -205,7 +205,7 @@ class Compared(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return self.finding.verdict if self.finding else NOT_RUN
+        return self.finding.verdict if self.finding else NO_INTERVAL
 
     @property
     def fails_control(self) -> bool:

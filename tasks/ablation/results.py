@@ -23,9 +23,9 @@ from ..report.page import Page, render
 from ..report.plots import Effect, forest_plot
 from ..store.lineage import ancestors, results
 from ..store.store import Store
-from .ablate import NOT_RUN, RESULTS, Compared, ExperimentOutcome, ablate, compared
+from .ablate import NO_INTERVAL, RESULTS, Compared, ExperimentOutcome, ablate, compared
 
-VERDICTS = ("confirmed", "reversed", "not seen", NOT_RUN)
+VERDICTS = ("confirmed", "reversed", "not seen", NO_INTERVAL)
 
 
 class Finished(Record):

@@ -8,7 +8,7 @@ from scipy import stats
 
 from klear.configs.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.tasks.ablation.ablate import (
-    NOT_RUN,
+    NO_INTERVAL,
     RESULTS,
     Cell,
     ExperimentOutcome,
@@ -200,12 +200,12 @@ STEADY = finding("all-groups", -2.0, better="filtered", measure="steadiness")
         ("table6_lm_weight", BETTER, "confirmed"),
         ("table6_lm_weight", [*BETTER[:2], finding("α=0.2", 0.5)], "2 confirmed, 1 not seen"),
         ("table6_lm_weight", [*BETTER[:2], finding("α=0.2", -5.0)], "2 confirmed, 1 reversed"),
-        ("table6_lm_weight", BETTER[:2], f"2 confirmed, 1 {NOT_RUN}"),
+        ("table6_lm_weight", BETTER[:2], f"2 confirmed, 1 {NO_INTERVAL}"),
         # on another benchmark than the one that decides
-        ("table6_lm_weight", [finding(than, 5.0, BENCHMARKS[1]) for than in OTHERS], NOT_RUN),
+        ("table6_lm_weight", [finding(than, 5.0, BENCHMARKS[1]) for than in OTHERS], NO_INTERVAL),
         ("fig2_clipping", [*GPPO.values()], "confirmed"),
         # Figure 5 claims a steady way; which arm ends higher decides nothing about it
-        ("fig5_zero_advantage", [ENDS], NOT_RUN),
+        ("fig5_zero_advantage", [ENDS], NO_INTERVAL),
         ("fig5_zero_advantage", [ENDS, STEADY], "reversed"),
     ],
 )
