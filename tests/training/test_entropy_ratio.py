@@ -6,7 +6,6 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from klear.configs.settings.loss import GPPO
 from klear.configs.settings.training import RLSettings
 from klear.training.losses import (
     entropy_ratio,
@@ -18,6 +17,7 @@ from klear.training.losses import (
 from tests.training.conftest import by_row, close
 from tests.training.test_gppo_equivalence import fixed
 from tests.training.test_gppo_trainer import FIRST_IS_RIGHT, logged, weights_of
+from tests.training.test_loss_gradients import CLIP, Case, finite_differences
 
 OFF = {"rollout_func": fixed, "mini_batch": 1, "lm_weight": 0.0, "steps": 2}
 """The second and later of four updates of a rollout are off-policy."""
@@ -26,50 +26,31 @@ OFF = {"rollout_func": fixed, "mini_batch": 1, "lm_weight": 0.0, "steps": 2}
 def test_a_masked_token_keeps_its_value_and_loses_its_gradient():
     """Against central differences of the loss in float64, in which a token outside of the bounds is
     a constant (arXiv 2512.05591): logits move, entropies and probabilities with them."""
-    g = torch.Generator().manual_seed(3)
-    old_logits = torch.randn(1, 4, 7, generator=g, dtype=torch.float64)
-    logits = old_logits.clone()
-    logits[0, 1] *= 1.4  # surer than at the rollout
-    logits[0, 2] *= 0.6  # less sure
-    taken, advantage, mask = (
-        torch.tensor([[1, 2, 3, 4]]),
-        torch.ones(1, 1).double(),
-        torch.ones(1, 4),
-    )
+    case = Case(3)
 
-    def logp_and_entropy(z):
-        every = z.log_softmax(-1)
-        return every.gather(2, taken[..., None])[..., 0], -(every.exp() * every).sum(-1)
+    def entropy(logits):
+        every = logits.log_softmax(-1)
+        return -(every.exp() * every).sum(-1)
 
-    old_logp, old_entropy = logp_and_entropy(old_logits)
+    leaf = case.logits.clone().requires_grad_()
+    outside = entropy_ratio(entropy(leaf), entropy(case.old_logits), 0.95, 1.05)
+    masked = outside.below | outside.above
+    assert (outside.below & case.mask).any()
+    assert (outside.above & case.mask).any()
+    assert (~masked & case.mask).any()
+    logp = case.logp(leaf)
+    weight = policy_weight(CLIP, logp, case.old, case.advantage).masked_fill(masked, 0.0)
+    sums = {"policy_tokens": case.policy_tokens, "positive_tokens": 0.0, "lm_weight": 0.0}
+    tokens = token_weight(weight, case.advantage, case.positive, case.mask, **sums)
+    weighted_nll(logp, tokens).backward()
+    frozen = (case.logp(case.logits) - case.old).exp()
 
-    def loss(z):
-        logp, entropy = logp_and_entropy(z)
-        outside = entropy_ratio(entropy, old_entropy, 0.95, 1.05)
-        masked = outside.below | outside.above
-        weight = policy_weight(GPPO(), logp, old_logp, advantage).masked_fill(masked, 0.0)
-        sums = {"policy_tokens": 4.0, "positive_tokens": 0.0, "lm_weight": 0.0}
-        tokens = token_weight(weight, advantage, torch.zeros(1), mask, **sums)
-        return weighted_nll(logp, tokens), masked
+    def published(logits):
+        still = torch.where(masked[..., None], case.logits, logits)
+        return case.objective("gppo", still, frozen, alpha=0.0)
 
-    leaf = logits.clone().requires_grad_()
-    value, masked = loss(leaf)
-    value.backward()
-    assert masked.tolist() == [[False, True, True, False]]
-
-    def published(z):
-        """−Σ ratio·Ã/Z; no token of these is clipped, and a masked one does not move."""
-        ratio = (logp_and_entropy(z)[0] - old_logp).exp()
-        still = (logp_and_entropy(logits)[0] - old_logp).exp()
-        return -torch.where(masked, still, ratio).sum() / 4
-
-    step = 1e-6
-    for place in [(0, t, v) for t in range(4) for v in range(7)]:
-        up, down = logits.clone(), logits.clone()
-        up[place] += step
-        down[place] -= step
-        difference = (published(up) - published(down)) / (2 * step)
-        assert leaf.grad[place].item() == pytest.approx(difference.item(), abs=1e-8)
+    numeric = finite_differences(published, case.logits)
+    torch.testing.assert_close(leaf.grad, numeric, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["gppo", "clip_higher", "gspo"])
