@@ -1,9 +1,10 @@
 """The house rules a linter does not know (CONTRIBUTING.md)."""
 
 import ast
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+from grimp import build_graph
 
 from klear.configs.settings.pipeline import STAGES
 
@@ -80,27 +81,8 @@ def test_every_module_says_what_it_is() -> None:
 
 def imports() -> dict[str, set[str]]:
     """The modules of this package that each module imports; those inside functions count."""
-    modules = {
-        ".".join(("klear", *f.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): f
-        for f in files(*CODE)
-    }
-    arrows: dict[str, set[str]] = defaultdict(set)
-    for module, file in modules.items():
-        package = module if file.stem == "__init__" else module.rpartition(".")[0]
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                levels = package.split(".")
-                folder = levels[: len(levels) - node.level + 1] if node.level else []
-                source = ".".join([*folder, *filter(None, [node.module])])
-                names = [
-                    name if (name := f"{source}.{alias.name}") in modules else source
-                    for alias in node.names
-                ]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            else:
-                continue
-            arrows[module].update(name for name in names if name in modules)
+    graph = build_graph("klear", cache_dir=None)
+    arrows = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert "klear.training.losses" in arrows["klear.training.rl.trainer"]
     return arrows
 
