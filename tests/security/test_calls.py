@@ -43,17 +43,10 @@ def calls() -> list[tuple[str, str, ast.Call]]:
     files = sorted(f for folder in SOURCE for f in (ROOT / folder).rglob("*.py"))
     nodes = ((f, node) for f in files for node in ast.walk(ast.parse(f.read_text())))
     return [
-        (str(f.relative_to(ROOT)), _dotted(node.func), node)
+        (str(f.relative_to(ROOT)), ast.unparse(node.func), node)
         for f, node in nodes
         if isinstance(node, ast.Call)
     ]
-
-
-def _dotted(node: ast.expr) -> str:
-    """`a.b.c`; what is no name at its beginning is left out."""
-    if isinstance(node, ast.Attribute):
-        return f"{_dotted(node.value)}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def keyword(call: ast.Call, name: str) -> str:
