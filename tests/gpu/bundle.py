@@ -27,6 +27,7 @@ from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ("requirements-cpu-test.lock", "requirements-gpu.lock")
@@ -55,10 +56,6 @@ LIMIT_MIB = 60
 XZ = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
 
 
-def plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def wheels(python: str, tier: str = "0") -> list[str]:
     """`name==version` of all that the needed packages need in turn, and that is not there."""
     present = with_needs(PRESENT[tier], python, {*LEFT_OUT} - {"torch"})
@@ -70,7 +67,7 @@ def wheels(python: str, tier: str = "0") -> list[str]:
 def pinned(name: str) -> str:
     """`name==version`, of the last of the locks that has it."""
     text = "\n".join((ROOT / lock).read_text() for lock in LOCKS)
-    pins = {plain(n): v for n, v in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.M)}
+    pins = {canonicalize_name(n): v for n, v in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.M)}
     return f"{name}=={pins[name]}"
 
 
@@ -78,7 +75,7 @@ def with_needs(packages: Sequence[str], python: str, without: Container[str]) ->
     """These and what they need in turn, as they are installed here."""
     names, left = set[str](), list[str](packages)
     while left:
-        name = plain(left.pop())
+        name = canonicalize_name(left.pop())
         if name in names or name in without:
             continue
         names.add(name)
