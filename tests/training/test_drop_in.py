@@ -19,6 +19,7 @@ from klear.training.models import load_model, load_tokenizer
 from klear.training.rl.config import OPTIONS, GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer
 from tests.training.conftest import by_row
+from tests.training.test_gppo_trainer import logged
 
 CHAT = [{"prompt": [{"role": "user", "content": f"Make {i} from 1, 2, 3."}]} for i in range(4)]
 TEXTS = [{"prompt": f"Make {i} from 1, 2, 3."} for i in range(4)]
@@ -46,10 +47,6 @@ def build(files, tmp_path):
         )
 
     return make
-
-
-def logged(trainer: Any, name: str) -> list[float]:
-    return [line[name] for line in trainer.state.log_history if name in line]
 
 
 def length_of(text: Any) -> float:
