@@ -71,12 +71,12 @@ class Domain:
         }
 
     def _whole_points(self) -> Iterator[Point]:
-        letters = self._only_wholes or self._wholes
+        letters = sorted(self._only_wholes or self._wholes, key=str)  # a set has no fixed order
         values = (*range(1, _SMALLEST_WHOLES + 1), *_LARGE_WHOLES)
         for n in values:
             others = {s: Rational(self._random.randint(1, 12)) for s in letters}
-            one = sorted(letters, key=str)[n % len(letters)]
-            yield self._at(_RANGES[0]) | others | {one: Rational(n)}
+            one = {letters[n % len(letters)]: Rational(n)}
+            yield self._at(_RANGES[0]) | others | one
 
     def compared(self, point: Point) -> bool | None:
         """Whether both formulas are real at the point; None where only one is and that counts."""
