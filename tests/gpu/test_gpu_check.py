@@ -23,8 +23,10 @@ def run(
     """Exit code, lines by case, and what it printed."""
     log = tmp_path / "GPU.jsonl"
     command = [sys.executable, "-m", "tests.gpu.check", tier, "--log", str(log), *words]
-    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    # A stage that ran in this process has set PYTHONSAFEPATH, which hides `tests`.
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": "", "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, cwd=root, env=hidden, capture_output=True, text=True)
+    assert log.exists(), done.stderr
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return done.returncode, {line["case"]: line for line in lines}, done.stdout
 

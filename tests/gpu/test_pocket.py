@@ -21,7 +21,12 @@ TRAIN, TEST = 8, 4
 
 def started(folder: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "tests.gpu.check", "pocket", "--log", folder / "GPU.jsonl"]
-    own = {"KLEAR_POCKET": str(folder), "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    own = {
+        "KLEAR_POCKET": str(folder),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": "",
+        "PYTHONSAFEPATH": "",
+    }
     return subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True
     )
