@@ -189,8 +189,7 @@ def run_stage(
         results = {**artifacts, stage: result}
         log_origins(run.tracker, run.run_id, results, run.store, contexts)
         run.store.fetch(result)
-        run.tracker.log(run.run_id, result.metrics)
-        log_accuracy(run, {stage: result}, request.settings)
+        log_accuracy(run, {stage: result}, request.settings, metrics=result.metrics)
         page = f"{banner}\n{_summary(result)}\n\n{head}"
         show("markdown", "klear-result", page, "What it came to")
         return str(result.folder)

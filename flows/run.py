@@ -100,11 +100,17 @@ def compute_one(call: StageCall, *inputs: Artifact) -> Artifact:
 
 
 def log_accuracy(
-    run: TrackedRun, results: Mapping[str, Artifact], settings: Pipeline, moment: float = 0.0
+    run: TrackedRun,
+    results: Mapping[str, Artifact],
+    settings: Pipeline,
+    moment: float = 0.0,
+    metrics: Mapping[str, float] = {},
 ) -> None:
-    """The accuracy of the models evaluated, in MLflow, whose view of scores lists the run then."""
-    if curves := accuracy_by_stage(results, settings):
-        run.tracker.log(run.run_id, curves, moment)
+    """The accuracy of the models evaluated, in MLflow, whose view of scores lists the run then; and
+    `metrics`, of which an average has its point at the step of its model alone."""
+    curves = accuracy_by_stage(results, settings)
+    run.tracker.log(run.run_id, {**metrics, **curves}, moment)
+    if curves:
         run.tracker.put("its scores", lambda server: server.tag(run.run_id, tags_of("scored")))
 
 
