@@ -26,13 +26,13 @@ from klear.eval.math_answers.rules import Rule
 from klear.flows.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = "configs/ablations/RESULTS.md"
+RESULTS = "configs/ablation_results/RESULTS.md"
 SOURCES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
     "machines.md": "deployments/README.md",
     "trainer.md": "training/README.md",
-    "results.svg": "configs/ablations/RESULTS.svg",
+    "results.svg": "configs/ablation_results/RESULTS.svg",
 }
 """Pages, and a picture, whose text lies elsewhere in the repository."""
 LINK = re.compile(r"(!?)\[([^][]*(?:\[[^]]*\][^][]*)*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")

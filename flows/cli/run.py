@@ -56,7 +56,7 @@ class Options:
 
 NO_OPTIONS = Options()
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
-RESULTS = Path("configs/ablations/RESULTS.md")
+RESULTS = Path("configs/ablation_results/RESULTS.md")
 
 
 def plan(profile: str, /, *, options: Options = NO_OPTIONS) -> int:
@@ -235,7 +235,7 @@ def ablate(
         seeds: Runs an arm; default: as the file says.
         concurrent: Runs at once; what they share is computed once.
         plan: Only print what it would compute.
-        results: Write one page of what all experiments found so far, configs/ablations/RESULTS.md.
+        results: Write one page of what all experiments found so far, configs/ablation_results/RESULTS.md.
     """
     from ...configs.ablation import ablations, load_ablation
 

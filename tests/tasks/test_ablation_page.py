@@ -1,12 +1,13 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from klear.configs.ablation import FOLDER, Ablation, ablations, load_ablation
+from klear.configs.ablation import Ablation, ablations, load_ablation
 from klear.tasks.ablation.ablate import (
     NO_INTERVAL,
     RESULTS,
@@ -37,6 +38,7 @@ from klear.training.launch.result_files import OFF_POLICY, MetricsFile, StepLine
 from klear.training.rl.off_policy_counts import CELLS
 from tests.eval.evaluations_by_hand import evaluation, result
 
+RESULTS_FOLDER = Path(__file__).parents[2] / "configs/ablation_results"
 BENCHMARKS = ("countdown_test", "by_example_test")
 
 
@@ -290,17 +292,17 @@ def test_results_of_another_store_stay_on_the_page(tmp_path):
 
 
 def test_the_committed_page_is_made_of_the_lines_beside_it():
-    results = read_finished(FOLDER / "RESULTS.jsonl")
+    results = read_finished(RESULTS_FOLDER / "RESULTS.jsonl")
     assert best(results) == results
     specs = [load_ablation(name) for name in ablations()]
     page = results_page("tiny", specs, results).markdown()
-    assert page == (FOLDER / "RESULTS.md").read_text()
-    assert results_plot("tiny", specs, results) == (FOLDER / "RESULTS.svg").read_text()
+    assert page == (RESULTS_FOLDER / "RESULTS.md").read_text()
+    assert results_plot("tiny", specs, results) == (RESULTS_FOLDER / "RESULTS.svg").read_text()
 
 
 def test_the_picture_has_each_contrast_with_its_seeds_and_verdict():
     specs = [load_ablation(name) for name in ablations()]
-    finished = read_finished(FOLDER / "RESULTS.jsonl")
+    finished = read_finished(RESULTS_FOLDER / "RESULTS.jsonl")
     texts = results_plot("tiny", specs, finished)
     done = [spec for spec in specs if identity_of(spec, "tiny") in [f.experiment for f in finished]]
     assert len(done) > 10
