@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
@@ -185,10 +185,16 @@ def differences(settings: Pipeline, profile: Pipeline | None = None) -> list[tup
     return list(changed.items())
 
 
+@lru_cache
+def _as_json(text: str) -> str:
+    """A YAML text whose aliases are copies and whose dates are texts."""
+    return json.dumps(YAML(typ="safe", pure=True).load(text), default=str)
+
+
 def _parsed(text: str, where: str) -> Any:
-    """The value of a YAML text; an alias is a copy, a date its text. Raises ConfigError."""
+    """The value of a YAML text. Raises ConfigError."""
     try:
-        return json.loads(json.dumps(YAML(typ="safe", pure=True).load(text), default=str))
+        return json.loads(_as_json(text))
     except (YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark and mark.line else ""

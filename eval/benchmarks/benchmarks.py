@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, TypeAdapter
 
 from ...configs.settings.evaluation import BenchmarkProtocol
-from ..judge.ends import CUT_UNTAGGED, ONLY_REASONING
+from ..judge.ends import NO_ANSWERS
 from ..programs.lcb_runner import side_by_side
 from ..records import Problem, Record, Sample, Score
 from .metrics import majority_at_k, summarise
@@ -51,9 +51,6 @@ def question(protocol: BenchmarkProtocol, problem: Problem) -> str:
         solution = "`class Solution` with the method " if suite.kind == "call" else ""
         instruction = CALL.replace("{name}", solution + name)
     return protocol.question.replace("{format}", instruction).replace("{prompt}", problem.prompt)
-
-
-TOLD = (CUT_UNTAGGED, ONLY_REASONING)
 
 
 class Statement(Record):
@@ -206,7 +203,7 @@ def score_benchmark(
         majority_at_k=majority_at_k(answers, outcomes) if votes else None,
         official=share,
         disagreements=differing,
-        no_answers=dict(Counter(s.reason for s in scored if s.unscored or s.reason in TOLD)),
+        no_answers=dict(Counter(s.reason for s in scored if s.unscored or s.reason in NO_ANSWERS)),
         errata=len({p.id for p in problems} & errata()),
         statement=statement,
         **summary,

@@ -7,6 +7,7 @@ from ..records import Sample, Score
 
 CUT_UNTAGGED = "truncated: it was cut at max_tokens before an answer came"
 ONLY_REASONING = "no answer: the reply ended with its reasoning"
+NO_ANSWERS = (CUT_UNTAGGED, ONLY_REASONING)
 MACHINE_FAILED = "the judge failed: "
 """Begins the reason of an unscored answer whose judging, not whose form or gold, went wrong."""
 UNSCORED: dict[str, Any] = {

@@ -35,6 +35,7 @@ from .assertions import TestsBroken, prepared
 _MIB = 1 << 20
 _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on top of the limit
 _COMPILE_CPU_S = 10.0
+MORE_WALL_S = 4  # than twice the CPU limit
 _UNTOLD = "only the assertion itself can tell"
 _NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
 
@@ -71,7 +72,7 @@ def limits_of(suite: TestSuite, settings: JudgeSettings) -> Limits:
 
 
 def _limits(cpu_s: float, memory: int, output: int) -> Limits:
-    return Limits(cpu_s=cpu_s, wall_s=2 * cpu_s + 4, memory=memory, output=output)
+    return Limits(cpu_s=cpu_s, wall_s=2 * cpu_s + MORE_WALL_S, memory=memory, output=output)
 
 
 def longest_seconds(suite: TestSuite, settings: JudgeSettings) -> float:

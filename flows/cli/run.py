@@ -235,7 +235,7 @@ def ablate(
         seeds: Runs an arm; default: as the file says.
         concurrent: Runs at once; what they share is computed once.
         plan: Only print what it would compute.
-        results: Write one page of what all experiments found so far, configs/ablation_results/RESULTS.md.
+        results: Write the page of all experiments, configs/ablation_results/RESULTS.md.
     """
     from ...configs.ablation import ablations, load_ablation
 

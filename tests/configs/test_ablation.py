@@ -1,10 +1,13 @@
 """The shipped experiments: every arm is a valid run, and arms differ in what they name alone."""
 
+from functools import cache
+
 import pytest
 
 from klear.configs.ablation import FOLDER, Ablation, ablations, load_ablation
 from klear.configs.loading import differences
 from klear.configs.settings.explain import ConfigError
+from klear.configs.settings.pipeline import Pipeline
 
 SHIPPED = [(name, profile) for name in ablations() for profile in load_ablation(name).scales]
 PAPER_SHOWS = {
@@ -17,10 +20,17 @@ def test_every_table_and_figure_of_the_analysis_has_an_experiment():
     assert {load_ablation(name).shows for name in ablations()} >= PAPER_SHOWS
 
 
+@cache
+def runs_of(name: str, profile: str) -> list[Pipeline]:
+    """Of every arm."""
+    spec = load_ablation(name)
+    return [spec.settings(profile, arm.name, seed=3) for arm in spec.arms]
+
+
 @pytest.mark.parametrize(("name", "profile"), SHIPPED)
 def test_arms_are_valid_runs_that_differ_in_the_settings_that_they_name_alone(name, profile):
     spec = load_ablation(name)
-    scale, runs = spec.scale(profile), [spec.settings(profile, a.name, seed=3) for a in spec.arms]
+    scale, runs = spec.scale(profile), runs_of(name, profile)
     named = {key for arm in spec.arms for key in (*arm.set, *scale.arms.get(arm.name, {}))}
     for run in runs:
         assert run.seed == 3
@@ -52,31 +62,19 @@ def test_no_two_experiments_are_one_at_any_scale():
     """Tables 4 and 5 once cut math and code alike at the paper's scale."""
     experiments: list[tuple[str, str, set[str]]] = []
     for name, profile in SHIPPED:
-        spec = load_ablation(name)
-        arms = {spec.settings(profile, a.name, 0).model_dump_json() for a in spec.arms}
-        assert (profile, spec.scored, arms) not in experiments, (profile, name)
-        experiments.append((profile, spec.scored, arms))
+        arms = {run.model_dump_json() for run in runs_of(name, profile)}
+        experiment = profile, load_ablation(name).scored, arms
+        assert experiment not in experiments, name
+        experiments.append(experiment)
 
 
 def test_the_tables_of_sources_add_sources_of_one_domain():
-    math, code = "table4_math_sources", "table5_code_sources"
-    halves = {"opencodereasoning", "opencodereasoning_looked_up"}
-    best = {"openthoughts3_math", "numina_math"}
-    arms = ("top1", "top2", "top4")
-    assert [trained_on("paper", math, a) for a in arms] == [
-        {"openthoughts3_math"}, best, best | {"acereason_sft_math"}
-    ]  # fmt: skip
-    assert [trained_on("paper", code, a) for a in arms] == [
-        halves, halves | {"taco"}, halves | {"taco", "apps", "codeforces"}
-    ]  # fmt: skip
-    for name in (math, code):
-        assert [len(trained_on("tiny", name, a)) for a in arms] == [1, 2, 4]
-
-
-def test_the_papers_filter_of_figure_4_keeps_half_and_more():
-    """Its caption says at least 0.5; §3.2.1, which the pipeline follows, says above."""
-    filters = load_ablation("fig4_test_filter").settings("paper", "filtered", 0).filter_rl
-    assert (filters.code_threshold, filters.code_inclusive) == (0.5, True)
+    for domain, name in (("math", "table4_math_sources"), ("code", "table5_code_sources")):
+        for profile in ("paper", "tiny"):
+            one, two, four = (trained_on(profile, name, arm) for arm in ("top1", "top2", "top4"))
+            sources = load_ablation(name).settings(profile, "top4", 0).collect.sources
+            assert one < two < four
+            assert {s.domain for s in sources if s.name in four} == {domain}
 
 
 def test_an_unknown_experiment_profile_or_arm_is_one_line():

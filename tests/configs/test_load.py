@@ -178,11 +178,8 @@ def test_an_unknown_profile_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
-        ([], "tiny-seed0"),
-        (["seed=3"], "tiny-seed3"),
+        (["seed=3", "dedup.near=true"], "dedup.near=true · tiny-seed3"),
         (["rl_math.learning_rate=2.5e-05"], "rl_math.learning_rate=2.5e-5 · tiny-seed0"),
-        (["rl_math.loss=cispo"], "rl_math.loss=cispo · tiny-seed0"),
-        (["dedup.near=true"], "dedup.near=true · tiny-seed0"),
         (["rl_math.loss.dual_clip=10"], "rl_math.loss.dual_clip=10 · tiny-seed0"),
         (
             ["rl_math.loss={name: sapo, temperature_pos: 2}"],

@@ -1,9 +1,12 @@
-"""Where things lie and who is told what, from KLEAR_* variables; no message repeats a secret."""
+"""Where things lie and who is told what, from KLEAR_* variables; no message repeats a secret. And
+files that are there whole or not at all."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from klear.configs.files import replace_text
 from klear.configs.machine import DATABASES, Machine, find_home, load_machine, server_environment
 from klear.configs.settings.explain import ConfigError
 
@@ -114,11 +117,9 @@ def test_a_server_elsewhere_is_used_and_not_started_and_loopback_has_no_proxy(mo
     assert {"intranet.example", "127.0.0.1", "localhost"} <= set(environment["NO_PROXY"].split(","))
 
 
-@pytest.mark.parametrize(
-    "name", ["KLEAR_OPENAI_KEY", "KLEAR_PREFECT_SERVICE_PORT", "KLEAR_MLFLOW_PORT_5000_TCP"]
-)
-def test_variables_of_others_are_theirs(monkeypatch, name: str):
-    monkeypatch.setenv(name, "tcp://10.0.0.1:5000")
+def test_variables_of_others_are_theirs(monkeypatch):
+    for name in ("KLEAR_OPENAI_KEY", "KLEAR_PREFECT_SERVICE_PORT", "KLEAR_MLFLOW_PORT_5000_TCP"):
+        monkeypatch.setenv(name, "tcp://10.0.0.1:5000")
     assert load_machine() == Machine()
 
 
@@ -139,3 +140,23 @@ def test_mlflow_answers_to_its_own_names_only(monkeypatch):
     allowed = server_environment(shared, "mlflow")["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
     assert {"10.1.2.3", "10.1.2.3:*", "127.0.0.1:*"} <= set(allowed)
     assert "*" not in allowed
+
+
+def test_two_that_write_one_file_at_once_both_succeed_and_leave_one_text_whole(tmp_path: Path):
+    path, texts, failed = tmp_path / "plan.txt", ["a" * 5_000, "b" * 5_000], []
+
+    def write(text: str) -> None:
+        try:
+            for _ in range(200):
+                replace_text(path, text)
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert path.read_text() in texts
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.txt"]

@@ -12,14 +12,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
 from damage.three_stages import run_all
 
 from klear.flows.cli.main import main
-from klear.tasks.store.gc import damaged
 from klear.tasks.store.lineage import ancestors, results
 from klear.tasks.store.store import MANIFEST, Store
 
@@ -29,7 +30,7 @@ FILES = {
             "logs/child.log"),
     "report": ("report.html", "report.md"),
 }  # fmt: skip
-ALL = [(stage, name) for stage, names in FILES.items() for name in names]
+Damage = Callable[[Path], object]
 
 
 def truncate(path: Path) -> None:
@@ -47,11 +48,11 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def holding(content: bytes) -> Callable[[Path], object]:
+def holding(content: bytes) -> Damage:
     return lambda path: path.write_bytes(content)
 
 
-def with_entries(**entries: object) -> Callable[[Path], object]:
+def with_entries(**entries: object) -> Damage:
     """A manifest that says so in place of what it said."""
     return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
@@ -66,25 +67,37 @@ def contents(store: Path) -> dict[str, bytes]:
     return {str(p.relative_to(store)): p.read_bytes() for p in files if p.name != "README.md"}
 
 
-def hurt(store: Path, stage: str, name: str, damage: Callable[[Path], object]) -> dict[str, bytes]:
-    before = contents(store)
+@contextmanager
+def hurt(store: Path, stage: str, name: str, damage: Damage) -> Iterator[None]:
+    """The file as it was again after the block."""
     (path,) = store.glob(f"{stage}/*/{name}")
+    sound = path.read_bytes()
     damage(path)
-    return before
+    yield
+    if path.is_dir():
+        path.rmdir()
+    path.write_bytes(sound)
+
+
+def problems(store: Path, *, verify: bool = False) -> dict[str, str]:
+    """What is wrong with a stage, as a cache hit finds it, or with `verify` its digests."""
+    places = [p.relative_to(store).parts for p in store.glob("[!.]*/*")]
+    checks = {stage: Store(store).find(stage, key, verify=verify)[1] for stage, key in places}
+    return {stage: problem for stage, problem in checks.items() if problem}
 
 
 def check_recomputed(
-    store: Path, stage: str, message: str, before: dict[str, bytes], *, verify: bool = False
+    store: Path, stage: str, name: str, damage: Damage, message: str, *, verify: bool = False
 ) -> None:
-    """`stage` alone is computed again, for a reason that says `said`, to the same bytes."""
-    wrong = {name.partition("/")[0]: problem for name, problem in damaged(Store(store)) if problem}
-    assert set(wrong) == {stage}
-    assert message in wrong[stage]
+    """`stage` alone is computed again, for a reason that holds `message`, to the same bytes."""
+    before = contents(store)
+    (path,) = store.glob(f"{stage}/*/{name}")
+    damage(path)
     lines = run_all(store, verify=verify)
     assert {s for s, outcome in lines.outcome.items() if outcome == "computed"} == {stage}
     assert message in lines.why[stage]
     assert contents(store) == before
-    assert not [problem for _, problem in damaged(Store(store)) if problem]
+    assert not problems(store, verify=True)
 
 
 @pytest.fixture(scope="module")
@@ -98,42 +111,53 @@ def spare(baseline: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_matrix_names_every_file_of_the_stages(baseline: Path) -> None:
     store = baseline / "store"
     places = [p.relative_to(store).parts for p in store.glob("[!.]*/**/*") if p.is_file()]
-    manifests = {(stage, MANIFEST) for stage in FILES}
-    assert {(stage, "/".join(rest)) for stage, _, *rest in places} == {*ALL, *manifests}
-
-
-@pytest.mark.parametrize("damage", [truncate, holding(b""), Path.unlink, make_folder])
-@pytest.mark.parametrize(("stage", "name"), ALL)
-def test_a_file_of_another_size_is_noticed_at_a_cache_hit(spare, stage, name, damage) -> None:
-    before = hurt(spare, stage, name, damage)
-    check_recomputed(spare, stage, name, before)
-
-
-@pytest.mark.parametrize(("stage", "name"), ALL)
-def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage, name) -> None:
-    before = hurt(spare, stage, name, flip)
-    assert set(run_all(spare).outcome.values()) == {"cached"}
-    check_recomputed(spare, stage, f"{name} was changed", before, verify=True)
+    files = {(stage, name) for stage, names in FILES.items() for name in (*names, MANIFEST)}
+    assert {(stage, "/".join(rest)) for stage, _, *rest in places} == files
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (Path.unlink, "unreadable manifest (No such file or directory)"),
-        (make_folder, "unreadable manifest (Is a directory)"),
-        (with_entries(key="0" * 16), "has the manifest of "),
-        (holding(b""), UNREADABLE),
-        (holding(b"\x00" * 100), UNREADABLE),
-        (truncate, UNREADABLE),
-        (with_entries(format=2, shards=[]), UNREADABLE),
-        (with_entries(format=float("inf")), UNREADABLE),
-        (with_entries(files=POISON), UNREADABLE),
-    ],
+    ("stage", "last"), [("collect", truncate), ("sft", make_folder), ("report", Path.unlink)]
 )
+def test_a_file_of_another_size_is_noticed_at_a_cache_hit(spare, stage, last) -> None:
+    for name, damage in product(FILES[stage], (truncate, holding(b""), Path.unlink, make_folder)):
+        with hurt(spare, stage, name, damage):
+            wrong = problems(spare)
+            assert wrong == problems(spare, verify=True)
+        assert (set(wrong), f": {name} " in wrong[stage]) == ({stage}, True)
+    check_recomputed(spare, stage, FILES[stage][0], last, FILES[stage][0])
+
+
 @pytest.mark.parametrize("stage", FILES)
-def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, damage, message) -> None:
-    before = hurt(spare, stage, MANIFEST, damage)
-    check_recomputed(spare, stage, message, before)
+def test_changed_bytes_are_noticed_by_verify_and_not_by_a_cache_hit(spare, stage) -> None:
+    for name in FILES[stage]:
+        with hurt(spare, stage, name, flip):
+            assert not problems(spare)
+            wrong = problems(spare, verify=True)
+        assert (set(wrong), f"{name} was changed" in wrong[stage]) == ({stage}, True)
+    name = FILES[stage][0]
+    check_recomputed(spare, stage, name, flip, f"{name} was changed", verify=True)
+
+
+NO_MANIFESTS: list[tuple[Damage, str]] = [
+    (Path.unlink, "unreadable manifest (No such file or directory)"),
+    (make_folder, "unreadable manifest (Is a directory)"),
+    (with_entries(key="0" * 16), "has the manifest of "),
+    (holding(b""), UNREADABLE),
+    (holding(b"\x00" * 100), UNREADABLE),
+    (truncate, UNREADABLE),
+    (with_entries(format=2, shards=[]), UNREADABLE),
+    (with_entries(format=float("inf")), UNREADABLE),
+    (with_entries(files=POISON), UNREADABLE),
+]
+
+
+@pytest.mark.parametrize(("stage", "last"), zip(FILES, NO_MANIFESTS, strict=False))
+def test_a_manifest_that_is_none_is_noticed_at_a_cache_hit(spare, stage, last) -> None:
+    for damage, message in NO_MANIFESTS:
+        with hurt(spare, stage, MANIFEST, damage):
+            wrong = problems(spare)
+        assert (set(wrong), message in wrong[stage]) == ({stage}, True)
+    check_recomputed(spare, stage, MANIFEST, *last)
 
 
 @pytest.fixture
@@ -142,29 +166,20 @@ def home(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return store
 
 
-@pytest.mark.parametrize("left", [None, "", "{}", '{"format": 2}'])
-def test_verify_names_a_result_without_a_readable_manifest(home: Path, capsys, left) -> None:
+def test_verify_names_a_damaged_result_and_gc_keeps_what_it_may_need(home: Path, capsys) -> None:
+    """The report needs `sft`, and only the manifest of `sft` says that `sft` needs `collect`."""
+    last = next(p for p in results(Store(home)) if p.stage == "report")
+    assert [m.stage for m in ancestors(Store(home), last)] == ["collect", "sft"]
     (manifest,) = home.glob(f"sft/*/{MANIFEST}")
-    manifest.unlink() if left is None else manifest.write_text(left)
+    manifest.write_text("{")
     assert main(["store", "verify"]) == 1
     output = capsys.readouterr().out
     assert f"damaged: sft/{manifest.parent.name} has " in output
     assert "3 results read, 1 damaged" in output
-
-
-def test_gc_keeps_what_a_damaged_result_may_need(home: Path, capsys) -> None:
-    """The report needs `sft`, and only the manifest of `sft` says that `sft` needs `collect`."""
-    (manifest,) = home.glob(f"sft/*/{MANIFEST}")
-    manifest.write_text("{")
     assert main(["store", "gc", "--days", "0", "--yes"]) == 0
     assert f"sft/{manifest.parent.name} cannot be read: results are kept" in capsys.readouterr().out
     assert len(list(home.glob(f"[!.]*/*/{MANIFEST}"))) == 3
     assert run_all(home).outcome == {"collect": "cached", "sft": "computed", "report": "cached"}
-
-
-def test_lineage_ends_where_a_manifest_is_damaged(home: Path) -> None:
-    last = next(p for p in results(Store(home)) if p.stage == "report")
-    assert [m.stage for m in ancestors(Store(home), last)] == ["collect", "sft"]
     for manifest in home.glob(f"collect/*/{MANIFEST}"):
         manifest.write_text("{")
     assert [m.stage for m in ancestors(Store(home), last)] == ["sft"]

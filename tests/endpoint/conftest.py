@@ -12,13 +12,30 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from klear.training.engines import admission, endpoint
+
 MODEL = "teacher-r1"
 FAULTS = (
     "429", "429 with Retry-After", "500", "hang", "cut stream", "torn connection",
     "truncated JSON", "another model answers", "404", "slow first token",
 )  # fmt: skip
-Choose = Callable[[str, int], str | tuple[int, str]]
-"""(prompt, attempt from 0) → a fault, or status and body, or '' for the right answer."""
+Choose = Callable[[str, int], Any]
+"""(prompt, attempt from 0) → a fault, or status, body and perhaps headers, or '' for the right
+answer."""
+
+
+def error(status: int, message: str, **headers: str) -> tuple[int, str, dict[str, str]]:
+    names = {n.replace("_", "-"): v for n, v in (headers or {"retry_after_ms": "1"}).items()}
+    return status, json.dumps({"error": {"message": message, "type": "t", "code": None}}), names
+
+
+def chat(
+    content: Any = "42", finish: str | None = "stop", fingerprint: str = "fp_1", **more: Any
+) -> tuple[int, str]:
+    choice = {"index": 0, "finish_reason": finish, "message": {"content": content, **more}}
+    usage = {"prompt_tokens": 5, "completion_tokens": 7}
+    named = {"model": MODEL, "system_fingerprint": fingerprint}
+    return 200, json.dumps({**named, "choices": [choice], "usage": usage})
 
 
 def one_percent_of_each(prompt: str, attempt: int) -> str:
@@ -43,6 +60,8 @@ class Endpoint:
         self.slots = slots
         """More requests at once are refused with 429, as a rate limit does."""
         self.url = ""
+        self.models: Any = [{"id": MODEL, "root": "/weights/a"}]
+        """What it lists, or the status with which it does not."""
         self.bodies: list[dict[str, Any]] = []
         self.connections: set[tuple[str, int]] = set()
         self.attempts: Counter[str] = Counter()
@@ -50,8 +69,10 @@ class Endpoint:
         self.faults: Counter[str] = Counter()
         self.in_flight = self.most_in_flight = 0
 
-    async def models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": MODEL}]})
+    async def list(self, _: web.Request) -> web.Response:
+        if isinstance(self.models, int):
+            return web.json_response({"error": "no list"}, status=self.models)
+        return web.json_response({"data": self.models})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -68,7 +89,8 @@ class Endpoint:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             if isinstance(chosen, tuple):
-                return _json(chosen[1], chosen[0], {"retry-after-ms": "1"})
+                status, text, *headers = chosen
+                return _json(text, status, *headers)
             response = await self._answer(request, prompt, chosen, body["stream"])
             self.answers[prompt] += chosen in ("", "slow first token")
             return response
@@ -79,8 +101,8 @@ class Endpoint:
         self, request: web.Request, prompt: str, fault: str, stream: bool
     ) -> web.StreamResponse:
         if fault[:3].isdigit():
-            error = json.dumps({"error": {"message": f"not now: {fault}"}})
-            return _json(error, int(fault[:3]), {"retry-after": "0.2"} if " " in fault else {})
+            status, text, _ = error(int(fault[:3]), f"not now: {fault}")
+            return _json(text, status, {"retry-after": "0.2"} if " " in fault else {})
         if fault == "hang":
             await asyncio.sleep(3600)  # until the client gives up
         await asyncio.sleep(2 * self.latency_s if fault == "slow first token" else 0)
@@ -139,13 +161,14 @@ def serving(
     slots: int = 0,
     say: Callable[[str], str] | None = None,
 ) -> Iterator[Endpoint]:
-    endpoint = Endpoint(choose, latency_s, slots, say or (lambda prompt: text_of(prompt, size)))
+    """At /v1 and below every other folder."""
+    server = Endpoint(choose, latency_s, slots, say or (lambda prompt: text_of(prompt, size)))
     routes = [
-        web.get("/v1/models", endpoint.models),
-        web.post("/v1/chat/completions", endpoint.complete),
+        web.get("/{where:.*}v1/models", server.list),
+        web.post("/{where:.*}v1/chat/completions", server.complete),
     ]
-    with serving_routes(routes) as endpoint.url:
-        yield endpoint
+    with serving_routes(routes) as server.url:
+        yield server
 
 
 @contextmanager
@@ -172,12 +195,13 @@ def serving_routes(routes: Iterable[web.RouteDef]) -> Iterator[str]:
         loop.close()
 
 
-@pytest.fixture
-def endpoint_of() -> Callable[..., Any]:
-    """`with endpoint_of(choose, latency_s=…) as endpoint:` runs a server for the block."""
-    return serving
-
-
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine of this process waits before it asks again."""
+    monkeypatch.setattr(endpoint, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(admission, "SHORTEST_HOLD_S", 0.01)

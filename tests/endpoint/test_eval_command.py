@@ -16,13 +16,12 @@ from klear.eval.records import Sample
 from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
 from klear.tasks.models import eval_model, evaluate
+from tests.endpoint.conftest import serving
 from tests.eval.evaluations_by_hand import packed
 from tests.tasks.manifests_by_hand import jsonl
 
 KEY = "sk-very-secret-0123456789"
-
-
-pytestmark = pytest.mark.usefixtures("own_home")
+pytestmark = pytest.mark.usefixtures("own_home", "in_this_process")
 
 
 @pytest.fixture
@@ -51,8 +50,8 @@ def right_on_even(prompt: str) -> str:
     return f"<think>\nhm\n</think>\n\n\\boxed{{{number + 1 if number % 2 == 0 else 0}}}"
 
 
-def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, capsys):
-    with endpoint_of(say=right_on_even) as endpoint:
+def test_an_endpoint_is_scored_on_a_local_file(sums, capsys):
+    with serving(say=right_on_even) as endpoint:
         code, out, err = evaluated(capsys, endpoint.url, "--bench", sums, "--k", 3)
         assert code == 0, err
         attempts = endpoint.attempts.total()
@@ -73,14 +72,12 @@ def test_an_endpoint_is_scored_on_a_local_file(endpoint_of, sums, capsys):
     assert len(list(read_table(folder(out) / "samples.parquet", Sample))) == 30
 
 
-def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(
-    endpoint_of, sums, capsys
-):
+def test_the_question_carries_the_instruction_and_every_option_reaches_the_endpoint(sums, capsys):
     parameters = {"temperature": 0.7, "top_p": 0.8, "max_tokens": 77}
     parameters |= {"top_k": 20, "repetition_penalty": 1.05}
     options = [x for n, v in parameters.items() for x in ("--set", f"evaluate.sampling.{n}={v}")]
     few = ("--limit", 2, "--k", 1)
-    with endpoint_of(say=right_on_even) as endpoint:
+    with serving(say=right_on_even) as endpoint:
         code, output, _ = evaluated(capsys, endpoint.url, "--bench", sums, *few, *options)
     assert code == 0
     body = endpoint.bodies[0]
@@ -101,7 +98,7 @@ def published(text: str, output: str, date: str, starter: str = "") -> dict[str,
 
 
 def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on_hidden_tests(
-    endpoint_of, tmp_path, capsys, monkeypatch
+    tmp_path, capsys, monkeypatch
 ):
     starter = "class Solution:\n    def double(self, n):"
     rows = [published("5", "7", "2024-09-01T00:00:00"),  # 5 + 1 is not 7
@@ -116,7 +113,7 @@ def test_livecodebench_as_published_is_asked_with_its_starter_code_and_judged_on
         )
         return f"<think>\nhm\n</think>\n\n```python\n{text}\n```"
 
-    with endpoint_of(say=program) as endpoint:
+    with serving(say=program) as endpoint:
         code, out, err = evaluated(capsys, endpoint.url, "--bench", "lcb_v5,lcb_v6", "--k", 1)
     assert code == 0, err
     assert [(r["name"], r["problems"], r["avg"], r["shared"]) for r in results(out)] == [
@@ -156,18 +153,18 @@ def test_wrong_usage_exits_with_2_and_says_what_to_change(argv, message, capsys)
     ],
 )
 def test_a_wrong_model_key_or_address_is_one_line_that_holds_no_key(
-    endpoint_of, sums, capsys, monkeypatch, fault, message
+    sums, capsys, monkeypatch, fault, message
 ):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    with endpoint_of(lambda *_: fault) as endpoint:
+    with serving(lambda *_: fault) as endpoint:
         where = (endpoint.url, "--model", "r2") if fault else ("http://127.0.0.1:9/v1",)
         code, out, err = evaluated(capsys, *where, "--bench", sums)
     assert (code, message in err.strip().splitlines()[-1]) == (1, True), err
     assert KEY not in out + err
 
 
-def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, capsys, monkeypatch):
-    with endpoint_of(say=right_on_even) as endpoint:
+def test_other_settings_and_another_judge_are_other_results(sums, capsys, monkeypatch):
+    with serving(say=right_on_even) as endpoint:
         words = (endpoint.url, "--bench", sums, "--limit", 1)
         attempts = []
         for more in ((), (), ("--set", "evaluate.sampling.temperature=0")):
@@ -179,9 +176,8 @@ def test_other_settings_and_another_judge_are_other_results(endpoint_of, sums, c
     assert [*attempts, endpoint.attempts.total()] == [1, 1, 2, 3]
 
 
-@pytest.mark.usefixtures("in_this_process")
 def test_answers_of_an_attempt_that_ended_early_are_told_of_and_dropped_by_force(
-    endpoint_of, sums, capsys, caplog, monkeypatch
+    sums, capsys, caplog, monkeypatch
 ):
     """The endpoint may serve other weights by then, and call them the same."""
 
@@ -189,7 +185,7 @@ def test_answers_of_an_attempt_that_ended_early_are_told_of_and_dropped_by_force
         raise RuntimeError("killed")
 
     right = False
-    with endpoint_of(say=lambda p: right_on_even(p) if right else "\\boxed{-1}") as endpoint:
+    with serving(say=lambda p: right_on_even(p) if right else "\\boxed{-1}") as endpoint:
         averages = []
         for limit, more in ((2, ()), (4, ("--force",))):
             words = (endpoint.url, "--bench", sums, "--limit", limit)
@@ -225,7 +221,7 @@ def long_answer(prompt: str) -> str:
     return f"<think>\n{prompt[8] * ANSWER_BYTES}\n</think>\n\n\\boxed{{1}}"
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint_of, tmp_path):
+def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(tmp_path):
     """Room for a third of the answers."""
     seen, disk = tmp_path / "seen", tmp_path / "disk"
     seen.mkdir()
@@ -237,7 +233,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(endpoint
     small = [bwrap, "--dev-bind", "/", "/", "--size", str(DISK_BYTES), "--tmpfs", str(disk)]
     environment = {"DISK": str(disk), "SEEN": str(seen), "FILLER_KB": "700",
                    "KLEAR_HOME": str(disk / "home")}  # fmt: skip
-    with endpoint_of(say=long_answer, latency_s=0.01) as endpoint:
+    with serving(say=long_answer, latency_s=0.01) as endpoint:
         command = [sys.executable, "-m", "klear.flows.cli.main", "eval", endpoint.url,
                    "--bench", str(sums),
                    "--set", f"engine.runtime.concurrency={CONCURRENCY}"]  # fmt: skip

@@ -31,33 +31,21 @@ def read(finish: str, **settings: Any) -> Any:
     return of
 
 
-@pytest.mark.parametrize("apart", ["reasoning_content", "reasoning"])
+MESSAGES = [
+    *({"content": content, apart: THOUGHT} for content in (SAID, PARTS, None, "", [])
+      for apart in ("reasoning_content", "reasoning")),
+    *({"content": [thinking, *more]} for thinking in THINKING for more in (PARTS, [])),
+    {"content": SAID, "reasoning": THOUGHT, "reasoning_content": THOUGHT},
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("finish", ["stop", "length"])
-@pytest.mark.parametrize("content", [SAID, PARTS, None, "", []])
-def test_reasoning_apart_is_thinking_whatever_content_is(apart, finish, content):
-    text, end = read(finish)(content=content, **{apart: THOUGHT})
-    answer = SAID if content in (SAID, PARTS) else ""
-    if finish == "length" and not answer:
-        assert (text, end) == (f"<think>\n{THOUGHT}", "length")
-    else:
-        assert text == f"<think>\n{THOUGHT}\n</think>\n\n{answer}"
-        assert end == ("length" if finish == "length" else "stop" if answer else "empty")
-
-
-@pytest.mark.parametrize("thinking", THINKING)
-@pytest.mark.parametrize("finish", ["stop", "length"])
-def test_thinking_in_parts_is_thinking(thinking, finish):
-    assert read(finish)(content=[thinking, *PARTS]) == (
-        f"<think>\n{THOUGHT}\n</think>\n\n{SAID}", finish,
-    )  # fmt: skip
-    cut = f"<think>\n{THOUGHT}" if finish == "length" else f"<think>\n{THOUGHT}\n</think>\n\n"
-    end = "length" if finish == "length" else "empty"
-    assert read(finish)(content=[thinking]) == (cut, end)
-
-
-def test_both_names_of_reasoning_with_the_same_text_are_one_thinking():
-    text, _ = read("stop")(content=SAID, reasoning=THOUGHT, reasoning_content=THOUGHT)
-    assert text.count(THOUGHT) == 1
+@pytest.mark.parametrize("message", MESSAGES)
+def test_reasoning_apart_or_in_parts_is_thinking_whatever_content_is(message, finish):
+    answer = SAID if "nswer is" in str(message) else ""
+    end = finish if answer or finish == "length" else "empty"
+    closed = f"\n</think>\n\n{answer}" if answer or finish == "stop" else ""
+    assert read(finish)(**message) == (f"<think>\n{THOUGHT}{closed}", end)
 
 
 @pytest.mark.parametrize("null", [{}, {"reasoning_content": None}, {"reasoning": ""}])
@@ -66,28 +54,22 @@ def test_without_reasoning_the_content_is_the_text(null, content):
     assert read("stop")(content=content, **null) == (SAID, "stop")
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "MAX_TOKENS", "model_length"])
-def test_other_names_of_a_cut_are_a_cut(name):
-    assert read(name)(content="half") == ("half", "length")
-
-
-def test_content_that_is_neither_is_a_broken_reply():
+def test_other_names_of_a_cut_are_a_cut_and_content_of_another_type_is_a_broken_reply():
+    for name in ("max_tokens", "MAX_TOKENS", "model_length"):
+        assert read(name)(content="half") == ("half", "length")
     with pytest.raises(BrokenReply):
         read("stop")(content=7)
     with pytest.raises(BrokenReply, match="an error in the reply: engine died"):
         Reply().add('{"error": {"message": "engine died"}}')
 
 
-CUTS = {pair: (f"{pair[0]}Hm {THOUGHT}", f"{pair[0]}Hm {THOUGHT}{pair[1]}{SAID}") for pair in KNOWN}
-
-
 @pytest.mark.parametrize("pair", KNOWN)
 def test_known_tags_are_named_where_they_stand_and_become_ours_by_the_setting(pair):
-    cut, complete = CUTS[pair]
+    cut = f"{pair[0]}Hm {THOUGHT}"
+    complete = f"{cut}{pair[1]}{SAID}"
     assert foreign_tags(cut) == foreign_tags(complete) == pair
-    settings = {"think_tags": pair}
     for finish, text in (("stop", complete), ("length", cut)):
-        parsed, _ = read(finish, **settings)(content=text)
+        parsed, _ = read(finish, think_tags=pair)(content=text)
         assert foreign_tags(parsed) is None
         thinking, closed, answer = parsed.partition("</think>")
         assert thinking.startswith("<think>")
@@ -107,18 +89,14 @@ def test_harmony_is_read_with_all_its_channels_and_tokens():
     assert text == "<think>\nfirstsecond\n</think>\n\n```python\nprint(1)\n```"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["<think>\n<thinking>\n</think>7", "An analysis: assistants", "analysis of variance gives 7",
-     "Wrap it in <thinking>…</thinking>.", "</reasoning>", "7", ""],
-)  # fmt: skip
-def test_texts_that_think_in_our_tags_or_only_mention_others_are_left_alone(text):
-    assert foreign_tags(text) is None
-
-
-@pytest.mark.parametrize("text", ["hm</seed:think>7", "hm<|end_of_thought|>7", "hm[/THINK]7"])
-def test_an_end_without_a_beginning_was_opened_by_the_template(text):
-    assert foreign_tags(text)
+def test_texts_that_think_in_our_tags_or_only_mention_others_are_left_alone():
+    for text in (
+        "<think>\n<thinking>\n</think>7", "An analysis: assistants", "analysis of variance gives 7",
+        "Wrap it in <thinking>…</thinking>.", "</reasoning>", "7", "",
+    ):  # fmt: skip
+        assert foreign_tags(text) is None
+    for text in ("hm</seed:think>7", "hm<|end_of_thought|>7", "hm[/THINK]7"):
+        assert foreign_tags(text), "the template wrote the beginning"
 
 
 def body(message: str, **more: Any) -> str:

@@ -129,24 +129,6 @@ def test_exceptions_of_the_program_are_expected_by_name_and_by_base(verdict, for
     assert verdict("Bad = LookupError\ndef f(): return 1", own) == "WA"
 
 
-def test_the_facts_of_an_exception_are_checked(verdict):
-    for facts in ("error.code == 8", "error.args == ('yes',)", "str(error) == 'yes'"):
-        tests = EXPECTING["except"].format(name="Bad", facts=facts)
-        assert verdict(OWN.format(base="Exception") + "def f(): raise Bad()", tests) == "WA"
-
-
-def test_no_exception_of_a_program_skips_a_test(verdict):
-    tests = (
-        "import unittest\nclass T(unittest.TestCase):\n"
-        "    def test(self): self.assertEqual(f(), 1)\n"
-        "result = unittest.TestResult()\nT('test').run(result)\n"
-        "assert result.wasSuccessful() and not result.skipped"
-    )
-    assert verdict("def f(): return 1", tests) == "AC"
-    for error in ("unittest.SkipTest('x')", "type('SkipTest', (Exception,), {})()", "SystemExit"):
-        assert verdict(f"import unittest\ndef f(): raise {error}", tests) in ("WA", "RE")
-
-
 LIES = ["{0} = lambda *a, **k: True", "def {0}(*a, **k): return True", "class {0}: __new__ = max"]
 LIES += ["{0} = type('M', (), dict.fromkeys(('allclose', 'isclose'), staticmethod(max)))"]
 CLOSE = {

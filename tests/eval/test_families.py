@@ -101,12 +101,9 @@ NUMBERS = (3, 4, 7, 9)
 FOUND = yaml.safe_load(Path(__file__).with_name("answers.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("answer", FOUND["countdown"])
-def test_the_target_from_each_number_once_is_right(answer):
-    assert verify_countdown(answer, "24", NUMBERS).verdict == "AC"
-
-
-def test_division_is_exact_and_a_target_that_is_no_number_is_unscored():
+def test_the_target_from_each_number_once_is_right_and_one_that_is_no_number_is_unscored():
+    for answer in FOUND["countdown"]:
+        assert verify_countdown(answer, "24", NUMBERS).verdict == "AC", answer
     assert verify_countdown(r"\frac{8}{3-\frac{8}{3}}", "24", (8, 3, 8, 3)).verdict == "AC"
     assert verify_countdown("1", "many", (1,)).verdict == "IE"
 

@@ -210,46 +210,27 @@ def test_more_tests_never_pay_less_and_no_closed_think_block_no_more_than_wrong(
 
 
 @pytest.mark.parametrize(
-    ("code", "share", "reward"),
-    [
-        ("soft", 0.75, 0.75),
-        ("all_or_nothing", 0.75, -1.0),
-        ("all_or_nothing", 0.0, -1.0),
-        ("all_or_nothing", 1.0, 1.0),
-        ("klear-code", 0.75, 0.5),
-        ("klear-code", 0.0, -1.0),
-        ("klear-code", 1.0, 1.0),
-    ],
+    ("code", "of_none", "of_three_quarters"),
+    [("soft", 0.0, 0.75), ("all_or_nothing", -1.0, -1.0), ("klear-code", -1.0, 0.5)],
 )
-def test_the_maps_of_the_share_of_tests_passed(code, share, reward):
-    assert reward_of(RewardSettings(code=code), "code", share, True) == reward
+def test_the_maps_of_the_share_of_tests_passed(code, of_none, of_three_quarters):
+    rewards = [reward_of(RewardSettings(code=code), "code", x, True) for x in (0.0, 0.75, 1.0)]
+    assert rewards == [of_none, of_three_quarters, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [
-        ({"unclosed_think": -0.5}, "unclosed_think"),
-        ({"code_unclosed_think": -0.5, "code": "klear-code"}, "code_unclosed_think"),
-        ({"code_unclosed_think": -0.5, "code": "all_or_nothing"}, "code_unclosed_think"),
-        ({"code_unclosed_think": 0.5}, "code_unclosed_think"),
-    ],
-)
-def test_settings_that_pay_for_the_wrong_thing_are_refused(settings, name):
-    with pytest.raises(ValidationError, match=name):
-        RewardSettings(**settings)
+def test_settings_that_pay_for_the_wrong_thing_are_refused():
+    more = ({"code_unclosed_think": -0.5, "code": code} for code in MAPS[1:])
+    for settings in ({"unclosed_think": -0.5}, {"code_unclosed_think": 0.5}, *more):
+        with pytest.raises(ValidationError, match="unclosed_think"):
+            RewardSettings.model_validate(settings)
 
 
-def test_siblings_share_their_tests():
-    for draw in (0, 7):
-        chosen = chosen_suite(SUITE, "p", 8, draw)
-        assert chosen == chosen_suite(SUITE, "p", 8, draw)
-        assert len({case.model_dump_json() for case in chosen.cases}) == 8
-    assert chosen_suite(SUITE, "p", None) == SUITE
-
-
-def test_over_the_steps_every_test_is_drawn():
+def test_siblings_share_their_tests_and_over_the_steps_every_test_is_drawn():
     suites = [chosen_suite(SUITE, "p", 8, step) for step in range(60)]
+    assert suites == [chosen_suite(SUITE, "p", 8, step) for step in range(60)]
     drawn = [tuple(case.model_dump_json() for case in suite.cases) for suite in suites]
+    assert {len(set(draw)) for draw in drawn} == {8}
+    assert chosen_suite(SUITE, "p", None) == SUITE
     assert len(set(drawn)) > 50
     assert len({case for draw in drawn for case in draw}) == len(CASES)
 

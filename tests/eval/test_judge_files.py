@@ -37,17 +37,12 @@ def judged(tmp_path: Path):
     return run
 
 
-def test_an_answer_that_thinks_in_the_tags_of_another_family_is_not_judged(judged):
-    text = r"<seed:think>perhaps \boxed{42}</seed:think> \boxed{41}"
-    (score,) = judged([PROBLEM], [sample("a", text)])
-    assert score.verdict == "IE"
-    assert "it thinks in <seed:think>…</seed:think>" in score.reason
-
-
-def test_an_id_of_0_is_one(judged):
-    rows = [{"idx": i, "question": f"{i}*7?", "answer": str(i * 7)} for i in range(3)]
-    scores = judged(rows, [sample(str(i), rf"\boxed{{{i * 7}}}") for i in range(3)])
-    assert [s.verdict for s in scores] == ["AC", "AC", "AC"]
+def test_an_id_of_0_is_one_and_what_thinks_in_the_tags_of_another_family_is_not_judged(judged):
+    rows = [{"idx": i, "question": f"{i}*7?", "answer": str(i * 7)} for i in range(2)]
+    foreign = r"<seed:think>perhaps \boxed{7}</seed:think> \boxed{8}"
+    right, unread = judged(rows, [sample("0", r"\boxed{0}"), sample("1", foreign)])
+    assert (right.verdict, unread.verdict) == ("AC", "IE")
+    assert "it thinks in <seed:think>…</seed:think>" in unread.reason
 
 
 def test_every_row_gets_its_score_in_order(judged):

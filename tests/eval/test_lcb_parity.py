@@ -79,21 +79,11 @@ def test_calls_under_both_rules(verdicts, program, expected):
     assert verdicts(program, TOTAL) == expected
 
 
-@pytest.mark.parametrize(
-    ("actual", "expected", "same"),
-    [
-        ("1 2\n", "1 2", True),
-        ("1.0", "1", True),
-        ("1_000", "1000", True),  # decimals, as Python reads them
-        ("0.3000001", "0.3", False),
-        ("a  b", "a b", False),
-        ("1\n2", "1 2", False),
-        ("nan", "nan", True),
-        ("nan 1", "nan 1.0", False),
-    ],
-)
-def test_lines_match_as_text_or_as_equal_decimals(actual, expected, same):
-    assert same_text(actual, expected) is same
+def test_lines_match_as_text_or_as_equal_decimals():
+    for pair in (("1 2\n", "1 2"), ("1.0", "1"), ("1_000", "1000"), ("nan", "nan")):
+        assert same_text(*pair)
+    for pair in (("0.3000001", "0.3"), ("a  b", "a b"), ("1\n2", "1 2"), ("nan 1", "nan 1.0")):
+        assert not same_text(*pair)
 
 
 def test_two_judgements_are_counted_side_by_side():

@@ -1,6 +1,7 @@
 """Public test formats become the one TestSuite; what cannot is refused with a reason."""
 
 import base64
+import itertools
 import json
 import os
 import pickle
@@ -8,8 +9,6 @@ import pickletools
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shared_data import shared_rows
 
 from klear.eval.programs.formats import joined, parse_suite, pickled_text, with_checker
@@ -73,9 +72,12 @@ def test_tests_in_every_form_are_the_same_suite(value, expected):
     assert (suite.kind, suite.fn_name, suite.cases) == expected
 
 
-def test_the_source_names_the_function_where_its_tests_do_not():
+def test_the_source_names_the_function_and_the_limits_where_its_tests_do_not():
     suite = parse_suite([{"args": [1, [2]], "output": 3}], fn_name="f")
     assert (suite.fn_name, suite.cases) == ("f", CALLS[:1])
+    own = {"kind": "stdin", "cases": AS_LIST, "time_limit_s": 1.5}
+    suite = parse_suite(own, time_limit_s=9, memory_mb=64)
+    assert (suite.time_limit_s, suite.memory_mb) == (1.5, 64)
     with pytest.raises(ValueError, match="without testtype are ambiguous"):
         parse_suite([{"input": "a = 1", "output": "2"}], fn_name="Solution().f")
 
@@ -106,12 +108,6 @@ def test_what_the_asserts_need_from_around_them_comes_along():
         exec(case.model_dump()["code"], program)
         with pytest.raises(AssertionError):
             exec(case.model_dump()["code"], {"candidate": lambda _: 0})
-
-
-def test_limits_come_from_the_source_unless_the_suite_names_them():
-    own = {"kind": "stdin", "cases": AS_LIST, "time_limit_s": 1.5}
-    suite = parse_suite(own, time_limit_s=9, memory_mb=64)
-    assert (suite.time_limit_s, suite.memory_mb) == (1.5, 64)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +157,10 @@ def test_anything_but_one_text_is_refused_unexecuted(data, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.text(), st.sampled_from(range(1, pickle.HIGHEST_PROTOCOL + 1)))
-def test_the_text_of_every_protocol_is_read(text, protocol):
-    assert pickled_text(pickle.dumps(text, protocol)) == text
-
-
-def test_texts_of_every_length_are_read_and_a_memo_index_claims_no_memory():
-    for length in (0, 255, 256, 70_000):
-        data = pickle.dumps("é" * length)
+def test_texts_of_every_length_and_protocol_are_read_and_a_memo_index_claims_no_memory():
+    protocols = range(1, pickle.HIGHEST_PROTOCOL + 1)
+    for length, protocol in itertools.product((0, 1, 255, 256, 70_000), protocols):
+        data = pickle.dumps("é" * length, protocol)
         assert pickled_text(data) == pickled_text(pickletools.optimize(data)) == "é" * length
     assert pickled_text(b"\x80\x04X\x01\x00\x00\x00ar\xff\xff\xff\x7f.") == "a"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs import verify
 from klear.eval.programs.verify import NamedCall, TestsBroken, as_call, judge_program
 from klear.eval.records import Judgement, TestSuite
 from klear.eval.sandbox.zygote.values import pack
@@ -31,66 +32,49 @@ def asserts(*codes: str, **rest) -> dict:
     return {"kind": "assert", "cases": [{"code": code} for code in codes], **rest}
 
 
-SUMS = stdin(("3 4\n", "7\n"), ("5 6\n", "11\n"), ("10 20\n", "30\n"))
-
-
 @pytest.mark.parametrize("row", rows("verdicts.jsonl"), ids=lambda row: row["what"])
 def test_a_verdict_names_what_went_wrong(verdict, row):
-    result = verdict(row["program"], **row["suite"])
+    result = verdict(row["program"], JudgeSettings(**row.get("settings", {})), **row["suite"])
     assert (result.verdict, result.passed) == (row["verdict"], row["passed"])
     assert result.total == len(row["suite"]["cases"])
     assert result.reason or result.verdict == "AC"
-
-
-def test_cpu_time_is_limited_and_sleeping_is_not_cpu_time(verdict):
-    looping = verdict("while True: pass", **stdin(("", ""), time_limit_s=0.3))
-    assert looping.verdict == "TLE"
-    assert looping.seconds < 5
-    assert verdict("import time; time.sleep(0.6)", **stdin(("", ""), time_limit_s=0.3)).passed
 
 
 SLEEPS = "import time\ntime.sleep({seconds})\nprint(input())"
 
 
 @pytest.mark.parametrize(
-    ("program", "verdict_of_all", "passed"),
+    ("program", "verdict_of_all", "passed", "more_s"),
     [
-        (SLEEPS.format(seconds="60"), "TLE", 0),
-        (SLEEPS.format(seconds="3"), "TLE", 3),  # each test passes, all of them take too long
-        (SLEEPS.format(seconds="0.3"), "AC", 6),
-        ("import threading, time\nthreading.Timer(0.3, lambda: print(input())).start()", "AC", 6),
-        ("n = input()\nwhile n < '4': pass\nprint(n)", "TLE", 2),  # loops are CPU time
-        ("import time\nn = input()\nif n == '1': time.sleep(60)\nprint(n)", "TLE", 5),
+        (SLEEPS.format(seconds="60"), "TLE", 0, 1),
+        (SLEEPS.format(seconds="3"), "TLE", 3, 4),  # each test passes, all of them take too long
+        (SLEEPS.format(seconds="0.3"), "AC", 6, 4),
+        (
+            "import threading, time\nthreading.Timer(0.3, lambda: print(input())).start()",
+            "AC",
+            6,
+            4,
+        ),
+        ("n = input()\nwhile n < '4': pass\nprint(n)", "TLE", 2, 4),  # loops are CPU time
+        ("import time\nn = input()\nif n == '1': time.sleep(60)\nprint(n)", "TLE", 5, 1),
     ],
 )
-def test_an_answer_sleeps_for_two_tests_at_most(verdict, program, verdict_of_all, passed):
+def test_an_answer_sleeps_for_two_tests_at_most(
+    verdict, monkeypatch, program, verdict_of_all, passed, more_s
+):
+    """`more_s`: of the wall over twice the CPU's, less where nothing but a time-out can come."""
+    monkeypatch.setattr(verify, "MORE_WALL_S", more_s)
     tests = stdin(*((f"{i}\n", f"{i}") for i in range(6)), time_limit_s=0.1)
     result = verdict(program, **tests)
     assert (result.verdict, result.passed, result.total) == (verdict_of_all, passed, 6)
-    assert result.seconds < 3 * (2 * 0.1 + 4) + 6  # that of the wall: twice the CPU's, and 4 s
+    assert result.seconds < 3 * (2 * 0.1 + more_s) + 6
 
 
-def test_memory_is_limited_by_the_problem(verdict):
-    program = "x = bytearray(300 << 20)\nprint(7)"
-    assert verdict(program, **stdin(("", "7"), memory_mb=100)).verdict == "MLE"
-    assert verdict(program, **stdin(("", "7"), memory_mb=500)).verdict == "AC"
-
-
-def test_time_outs_in_a_row_or_the_first_failure_can_end_the_judgement(verdict):
+def test_time_outs_in_a_row_can_end_the_judgement(verdict):
     tests = stdin(*[("", "")] * 50, time_limit_s=0.1)
     result = verdict("while True: pass", JudgeSettings(stop_after_timeouts=3), **tests)
     assert (result.verdict, result.passed, result.total) == ("TLE", 0, 50)
     assert "47 tests not run" in result.reason
-    assert verdict("print(30)", **SUMS).passed == 1
-    assert verdict("print(30)", JudgeSettings(stop_at_first_failure=True), **SUMS).passed == 0
-
-
-def test_line_breaks_can_count_as_spaces(verdict):
-    tests = stdin(("", "1 2\n3\n"))
-    assert verdict("print(1, 2, 3)", **tests).verdict == "WA"
-    tokens = JudgeSettings(comparator="tokens")
-    assert verdict("print(1, 2, 3)", tokens, **tests).verdict == "AC"
-    assert verdict("print(1, 2, 3, 4)", tokens, **tests).verdict == "WA"
 
 
 def test_a_call_may_return_a_long_integer(verdict):
@@ -158,41 +142,6 @@ def repeated(output: str) -> str:
 def test_a_legitimate_idiom_is_accepted(verdict, idiom):
     result = verdict(idiom["program"], **suite_of(idiom))
     assert result.verdict == "AC", result.reason
-
-
-def test_results_that_are_no_json_types_are_judged_by_value(verdict):
-    ways = {
-        "deque([1, 2])": [1, 2], "{1: 0, 2: 0}.keys()": [1, 2], "np.array([1, 2])": [1, 2],
-        "[np.int64(1), np.float64(2)]": [1, 2], "Fraction(1, 2)": 0.5, "Decimal('0.5')": 0.5,
-        "[Fraction(4, 2), Decimal(3)]": [2, 3], "np.bool_(True)": True,
-    }  # fmt: skip
-    imports = "import numpy as np\nfrom collections import deque\nfrom decimal import Decimal\n"
-    for value, output in ways.items():
-        program = f"{imports}from fractions import Fraction\ndef f(): return {value}"
-        suite = {"kind": "call", "fn_name": "f"}
-        assert verdict(program, **suite, cases=[{"args": [], "output": output}]).verdict == "AC"
-        wrong = [{"args": [], "output": [7]}]
-        assert verdict(program, **suite, cases=wrong).verdict == "WA", value
-
-
-def test_a_list_of_one_result_is_right_in_both_readings_where_the_suite_wraps(verdict):
-    suite = {"kind": "call", "fn_name": "f", "cases": [{"args": [3], "output": 9}]}
-    for result, wrapped, word in (
-        ("9", True, "AC"), ("[9]", True, "AC"), ("[[9]]", True, "WA"), ("[8]", True, "WA"),
-        ("[9]", False, "WA"),
-    ):  # fmt: skip
-        program = f"def f(x): return {result}"
-        assert verdict(program, **suite, wrapped=wrapped).verdict == word
-
-
-def test_yes_and_no_are_read_in_either_case_where_nothing_else_is_expected(verdict):
-    program = "print({1: 'Yes', 2: 'no', 3: 'maybe'}[int(input())])"
-    assert verdict(program, **stdin(("1", "YES"), ("2", "NO"))).verdict == "AC"
-    assert verdict(program, **stdin(("1", "NO"), ("2", "NO"))).verdict == "WA"
-    assert verdict(program, **stdin(("3", "NO"))).verdict == "WA"
-    assert verdict(program, **stdin(("1", "YES"), ("3", "MAYBE"))).passed == 0
-    official = JudgeSettings(comparator="livecodebench")
-    assert verdict(program, official, **stdin(("1", "YES"))).verdict == "WA"
 
 
 def test_memory_of_numpy_is_memory_and_a_package_that_is_not_there_is_unscored(verdict):

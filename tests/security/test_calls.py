@@ -79,28 +79,22 @@ def test_every_model_and_tokenizer_is_loaded_without_pickle_and_without_code() -
     assert not [f for f, c in loads if "Safe" not in keyword(c, "Loader")]
 
 
-SAFE = {"name": "a", "version": "1", "vulns": []}
-UNSAFE = {"name": "b", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]}
-UNKNOWN = {"name": "c", "skip_reason": "not found on PyPI"}
-
-
-@pytest.mark.parametrize(
-    ("packages", "code", "message"),
-    [
-        ([SAFE, UNSAFE], VULNERABLE, "b 2: PYSEC-1, fixed in 3\n"),
-        ([SAFE, UNKNOWN], CLEAN, "1 packages checked, 0 known vulnerabilities"),
-        ([SAFE, UNKNOWN], CLEAN, "not known to the service: c"),
-        ([UNKNOWN, UNKNOWN], UNREACHABLE, "nothing was checked"),
+def test_the_exit_code_of_an_audit_tells_what_is_known(tmp_path: Path):
+    safe = {"name": "a", "version": "1", "vulns": []}
+    unsafe = {"name": "b", "version": "2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3"]}]}
+    unknown = {"name": "c", "skip_reason": "not found on PyPI"}
+    program = tmp_path / "pip-audit"
+    for packages, code, message in (
+        ([safe, unsafe], VULNERABLE, "b 2: PYSEC-1, fixed in 3\n"),
+        ([safe, unknown], CLEAN, "0 known vulnerabilities\nlock: not known to the service: c"),
+        ([unknown, unknown], UNREACHABLE, "nothing was checked"),
         (None, UNREACHABLE, "nothing was checked: no route to host"),
-    ],
-)
-def test_the_exit_code_tells_what_is_known(tmp_path: Path, packages, code, message):
-    program, report = tmp_path / "pip-audit", tmp_path / "found.json"
-    report.write_text("" if packages is None else json.dumps({"dependencies": packages}))
-    program.write_text(f"#!/bin/sh\ncat {report}\necho 'no route to host' >&2\nexit 1\n")
-    program.chmod(0o755)
-    result, text = audit(str(program), Path("lock"))
-    assert (result, message in text) == (code, True)
+    ):
+        report = "" if packages is None else json.dumps({"dependencies": packages})
+        program.write_text(f"#!/bin/sh\necho '{report}'\necho 'no route to host' >&2\nexit 1\n")
+        program.chmod(0o755)
+        result, text = audit(str(program), Path("lock"))
+        assert (result, message in text) == (code, True), text
 
 
 class Evil:
