@@ -28,6 +28,18 @@ def test_the_effect_is_the_mean_difference_over_seeds_and_problems_that_all_have
     assert effect.points == pytest.approx(20)
     assert (effect.wins, effect.seeds, effect.verdict) == (3, 3, "not seen")
     assert effect.low <= effect.points <= effect.high
+    # With one problem the interval is for other seeds.
+    effect = paired_effect(runs([0.5, 0.6, 0.7], problems=1), runs([0.4] * 3, problems=1))
+    half = 4.303 * 10 / np.sqrt(3)
+    assert (effect.low, effect.high) == pytest.approx((20 - half, 20 + half), abs=1e-2)
+    for few, other, says in (
+        (runs([0.1, 0.2]), runs([0.1, 0.2]), "at least 3"),
+        (runs([0.1, 0.2, 0.3, 0.4]), runs([0.1, 0.2, 0.3]), "shorter"),
+        ([{"a": 1.0}] * 3, [{"b": 1.0}] * 3, "no problem in common"),
+        ([], [], "no problem in common"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            paired_effect(few, other)
 
 
 PARTS = [  # shares of seeds, problems and noise in the variance of a mean difference of zero
@@ -70,12 +82,6 @@ def test_the_interval_of_no_difference_seldom_misses_zero_and_is_narrow(seeds, p
     assert width <= too_wide * ideal_width
 
 
-def test_with_one_problem_the_interval_is_for_other_seeds():
-    effect = paired_effect(runs([0.5, 0.6, 0.7], problems=1), runs([0.4] * 3, problems=1))
-    half = 4.303 * 10 / np.sqrt(3)
-    assert (effect.low, effect.high) == pytest.approx((20 - half, 20 + half), abs=1e-2)
-
-
 def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
     """Every seed agrees, but two of ten problems make the whole difference."""
     gained = {f"p{i}": (1.0 if i < 2 else 0.0) for i in range(10)}
@@ -84,20 +90,6 @@ def test_an_effect_that_rests_on_few_problems_is_not_taken_for_one_on_others():
     half = 226.2 * np.sqrt(0.16 / 9)  # t of 9; the ten means have the variance 10 / 9 · 0.2 · 0.8
     assert (effect.points, effect.low) == pytest.approx((20, 20 - half), abs=0.1)
     assert effect.verdict == "not seen"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "says"),
-    [
-        (runs([0.1, 0.2]), runs([0.1, 0.2]), "at least 3"),
-        (runs([0.1, 0.2, 0.3, 0.4]), runs([0.1, 0.2, 0.3]), "shorter"),
-        ([{"a": 1.0}] * 3, [{"b": 1.0}] * 3, "no problem in common"),
-        ([], [], "no problem in common"),
-    ],
-)
-def test_what_gives_no_interval_is_refused(first, second, says):
-    with pytest.raises(ValueError, match=says):
-        paired_effect(first, second)
 
 
 def learned(even, odd, answers: int = 200) -> Learning:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,25 +73,19 @@ def page_of(spec: Ablation, cells: list[Cell]) -> str:
 @pytest.mark.parametrize(
     ("score", "verdict"), [(0.6, "confirmed"), (0.4, "not seen"), (0.2, "reversed")]
 )
-def test_each_contrast_gets_its_effect_and_verdict(score, verdict):
-    findings = outcome_of(SPEC, "tiny", cells(score)).findings
+def test_each_contrast_gets_its_verdict_and_pages_say_which_control_a_method_does_not_beat(
+    score, verdict
+):
+    spec, runs = SPEC.model_copy(update={"control": "α=0"}), cells(score)
+    outcome = outcome_of(spec, "tiny", runs)
+    findings = outcome.findings
     assert [(f.than, f.benchmark) for f in findings] == [(o, b) for o in OTHERS for b in BENCHMARKS]
     assert {f.verdict for f in findings} == {verdict}
     assert findings[0].points == pytest.approx(100 * (score - 0.4))
-
-
-@pytest.mark.parametrize(("score", "beats"), [(0.6, True), (0.4, False), (0.2, False)])
-def test_a_method_that_does_not_beat_its_control_is_said_in_one_line_on_both_pages(score, beats):
-    spec = SPEC.model_copy(update={"control": "α=0"})
-    runs = cells(score)
-    outcome = outcome_of(spec, "tiny", runs)
-    for text in (
-        page_of(spec, runs),
-        results_page("tiny", [spec], [finished_with(spec, outcome)]).markdown(),
-    ):
+    every = results_page("tiny", [spec], [finished_with(spec, outcome)]).markdown()
+    for text in (page_of(spec, runs), every):
         lines = [line for line in text.splitlines() if "does not beat its control α=0 on" in line]
-        assert len(lines) == (0 if beats else len(BENCHMARKS))
-    assert "does not beat" not in page_of(SPEC, runs)
+        assert len(lines) == (0 if verdict == "confirmed" else len(BENCHMARKS))
 
 
 def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():
@@ -110,6 +105,13 @@ def test_the_page_names_scale_evidence_scores_and_the_papers_own_figures_apart()
         assert part in text
     assert "2 seeds give no interval" in two
     assert ("| confirmed |" in text, "| confirmed |" in two) == (True, False)
+    assert not [part for part in ("does not beat", "Registered") if part in text]
+    pilot = SPEC.model_copy(update={"contrasts": ()})
+    text = page_of(pilot, cells(0.6))
+    assert "decides nothing" in text
+    assert "| α=0.1 | 62.0 (60.0 to 64.0) |" in text
+    assert "the paper says" not in text
+    assert claim_rows(compared(pilot, outcome_of(pilot, "tiny", cells(0.6)), "tiny"), "tiny") == []
 
 
 def test_a_cell_is_read_from_the_folders_of_its_stages(tmp_path):
@@ -160,24 +162,16 @@ def finding(than: str, points: float, benchmark: str = BENCHMARKS[0], better: st
                    high=points + 1, wins=5, seeds=5, measure=measure)  # fmt: skip
 
 
-def finished(spec: Ablation, *findings: Finding, seeds: int = 5, grader: int = 1,
-             created: str = "2026-01-01") -> Finished:  # fmt: skip
-    outcome = ExperimentOutcome(
-        seeds=seeds, findings=findings, arms=outcome_of(spec, "tiny", []).arms
-    )
-    return finished_with(spec, outcome, grader=grader, created=created)
+def finished(spec: Ablation, *findings: Finding, seeds: int = 5, **more: Any) -> Finished:
+    arms = outcome_of(spec, "tiny", []).arms
+    return finished_with(spec, ExperimentOutcome(seeds=seeds, findings=findings, arms=arms), **more)
 
 
 def finished_with(
     spec: Ablation, outcome: ExperimentOutcome, grader: int = 1, created: str = "2026-01-01"
 ) -> Finished:
-    return Finished(
-        experiment=identity_of(spec, "tiny"),
-        outcome=outcome,
-        grader=grader,
-        created=created,
-        commit="2cede768d7c0600f+",
-    )
+    facts = {"experiment": identity_of(spec, "tiny"), "commit": "2cede768d7c0600f+"}
+    return Finished(outcome=outcome, grader=grader, created=created, **facts)
 
 
 def claim_row(*findings: Finding, spec: Ablation = SPEC) -> tuple[str, ...]:
@@ -291,26 +285,23 @@ def test_results_of_another_store_stay_on_the_page(tmp_path):
     assert "--seeds 5. Run on 2026-01-01" in page.read_text()
 
 
-def test_the_committed_page_is_made_of_the_lines_beside_it():
+def test_the_committed_page_is_made_of_the_lines_beside_it_and_has_each_contrast_in_its_picture():
     results = read_finished(RESULTS_FOLDER / "RESULTS.jsonl")
     assert best(results) == results
     specs = [load_ablation(name) for name in ablations()]
-    page = results_page("tiny", specs, results).markdown()
-    assert page == (RESULTS_FOLDER / "RESULTS.md").read_text()
-    assert results_plot("tiny", specs, results) == (RESULTS_FOLDER / "RESULTS.svg").read_text()
-
-
-def test_the_picture_has_each_contrast_with_its_seeds_and_verdict():
-    specs = [load_ablation(name) for name in ablations()]
-    finished = read_finished(RESULTS_FOLDER / "RESULTS.jsonl")
-    texts = results_plot("tiny", specs, finished)
-    done = [spec for spec in specs if identity_of(spec, "tiny") in [f.experiment for f in finished]]
+    assert (
+        results_page("tiny", specs, results).markdown()
+        == (RESULTS_FOLDER / "RESULTS.md").read_text()
+    )
+    picture = results_plot("tiny", specs, results)
+    assert picture == (RESULTS_FOLDER / "RESULTS.svg").read_text()
+    experiments = [f.experiment for f in results]
+    done = [spec for spec in specs if identity_of(spec, "tiny") in experiments]
     assert len(done) > 10
-    for spec in done:
-        for contrast in (c for c in spec.contrasts if c.part_of_claim):
-            for other in contrast.than:
-                assert f">{contrast.against(other)} · " in texts
-    confirmed, reversed_ = (texts.count(VERDICT_COLOURS[v]) for v in ("confirmed", "reversed"))
+    for contrast in (c for spec in done for c in spec.contrasts if c.part_of_claim):
+        for other in contrast.than:
+            assert f">{contrast.against(other)} · " in picture
+    confirmed, reversed_ = (picture.count(VERDICT_COLOURS[v]) for v in ("confirmed", "reversed"))
     assert confirmed > reversed_ > 0
 
 
@@ -322,26 +313,11 @@ def test_a_claim_has_the_half_width_the_seeds_and_what_they_could_have_seen():
 
 
 def test_what_was_registered_and_which_starts_are_shared_stand_on_both_pages():
-    registered = {
-        "metric": "avg@4",
-        "test": "paired t",
-        "seeds": "16, for 5 points at the pilot's SD of 7",
-    }
+    seeds = "16, for 5 points at the pilot's SD of 7"
+    registered = {"metric": "avg@4", "test": "paired t", "seeds": seeds}
     spec = Ablation.model_validate(SPEC.model_dump() | {"starts": 4, "registered": registered})
     runs = cells(0.6)
     result = finished_with(spec, outcome_of(spec, "tiny", runs))
     for text in (page_of(spec, runs), results_page("tiny", [spec], [result]).markdown()):
-        assert "Metric: avg@4. Test: paired t. Seeds: 16, for 5 points at the pilot's SD" in text
+        assert f"Metric: avg@4. Test: paired t. Seeds: {seeds}" in text
         assert "All arms share 4 SFT checkpoints" in text
-    assert "Registered" not in page_of(SPEC, runs)
-
-
-def test_a_pilot_shows_mean_and_spread_of_its_arms_and_no_verdict():
-    pilot = SPEC.model_copy(update={"contrasts": ()})
-    runs = cells(0.6)
-    text = page_of(pilot, runs)
-    assert "decides nothing" in text
-    assert "| α=0.1 | 62.0 (60.0 to 64.0) |" in text
-    assert "the paper says" not in text
-    rows = compared(pilot, outcome_of(pilot, "tiny", runs), "tiny")
-    assert claim_rows(rows, "tiny") == []

@@ -84,43 +84,33 @@ def run_all(store: Path, threshold: float = 0.5) -> dict[str, Artifact]:
         }
 
 
-def test_the_card_counts_every_source_at_every_step(tmp_path):
-    run_all(tmp_path)
-    rows = table_rows(cards(tmp_path)["thin_out"], STEPS)
+def test_the_card_counts_every_source_at_every_step_and_names_what_it_was_made_of(tmp_path):
+    results = run_all(tmp_path)
+    card = cards(tmp_path)["thin_out"]
+    rows = table_rows(card, STEPS)
     assert rows["Source"] == ["gather", "thin_out"]
     assert rows["textbook"] == ["7", "6 of 7"]
     assert rows["forum"] == ["3 of 4", "1 of 3"]
     assert rows["all"] == ["10 of 11", "7 of 10"]
-    rows = table_rows(cards(tmp_path)["answer"], STEPS)  # whose rows name no source
-    assert rows["textbook"] == ["7", "6 of 7", "–"]
-    assert rows["all"] == ["10 of 11", "7 of 10", "5"]
-    assert "train" not in cards(tmp_path)  # a checkpoint is no dataset
-
-
-def test_the_card_names_licences_settings_seed_and_digests(tmp_path):
-    results = run_all(tmp_path)
-    card = cards(tmp_path)["thin_out"]
     textbook = table_rows(card, "Sources and licences")["textbook"]
     assert textbook == ["someone/textbook", "abc", "MIT"]
     settings = yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])
     assert (settings["settings"]["threshold"], settings["seed"]) == (0.5, 3)
+    first = results["gather"]
     assert results["thin_out"].digest in card
-    assert table_rows(card, "Lineage")["gather"] == [
-        results["gather"].key,
-        results["gather"].digest,
-    ]
+    assert table_rows(card, "Lineage")["gather"] == [first.key, first.digest]
     front = yaml.safe_load(card.split("---")[1])
     assert front["license"] == ["cc-by-4.0", "mit"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
     assert not Elements(MarkdownIt().render(card)).tags & {"script"}
-
-
-def test_the_card_is_no_part_of_the_content(tmp_path):
-    """Another threshold, the same rows: what is made from them stays valid."""
-    first = run_all(tmp_path)["thin_out"]
+    rows = table_rows(cards(tmp_path)["answer"], STEPS)  # whose rows name no source
+    assert rows["textbook"] == ["7", "6 of 7", "–"]
+    assert rows["all"] == ["10 of 11", "7 of 10", "5"]
+    assert "train" not in cards(tmp_path)  # a checkpoint is no dataset
+    # The card is no part of the content: with another threshold the rows are the same.
     second = run_all(tmp_path, threshold=0.25)["thin_out"]
-    assert first.key != second.key
-    assert first.digest == second.digest
+    assert results["thin_out"].key != second.key
+    assert results["thin_out"].digest == second.digest
 
 
 def test_without_an_ancestor_or_a_file_of_one_the_card_says_what_is_left(tmp_path):

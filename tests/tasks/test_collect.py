@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,12 @@ import pytest
 
 from klear.configs.settings.base import Workers
 from klear.configs.settings.sources import CollectSettings, Source
-from klear.eval.records import Problem, Rejected, problem_id, row_files
+from klear.eval.records import Problem, Rejected, problem_id, row_files, tables
 from klear.tasks.data import sources as module
 from klear.tasks.data.collect import collect
 from klear.tasks.engine.run import Run
 from klear.tasks.store.store import Store, content_digest, scan
-from klear.tests.bench.bench_streaming import run as stage_in_a_place
 from klear.tests.bench.bench_streaming import write
-from klear.tests.bench.own_process import in_a_process
 from tests.tasks.manifests_by_hand import jsonl, kept_in, rejected_in
 
 GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
@@ -118,23 +117,22 @@ def test_a_row_beyond_the_limit_is_a_reject_and_the_rest_of_its_file_is_read(tmp
 
 @pytest.mark.parametrize(
     ("wanted", "kept"),
-    [(["math", ""], ["math", "", None]), ("math*", ["math", "math_1"])],  # a star: any end
+    [
+        (["math", ""], [0, 3, 4, 5, 6]),
+        ("math*", [0, 1]),  # a star: any end
+        ("", [3, 4, 5, 6]),  # nothing, however it is written
+        (2024, [8]),
+    ],
 )
-def test_rows_that_where_leaves_out_are_counted(tmp_path, wanted, kept):
-    names = ("math", "math_1", "code", "", None)
-    jsonl(tmp_path / "r.jsonl", *({"problem": f"p{n}", "answer": "1", "of": n} for n in names))
-    problems_kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"of": wanted}))
-    assert ([p.prompt for p in problems_kept], rejected) == ([f"p{n}" for n in kept], [])
-    assert metrics["left_out"] == metrics["left_out/s"] == len(names) - len(kept)
-
-
-@pytest.mark.parametrize(("wanted", "kept"), [("", ["p0", "p1", "p2", "p3"]), (2024, ["p6"])])
-def test_where_compares_values_of_every_kind_and_only_nothing_is_empty(tmp_path, wanted, kept):
-    values = (None, "", [], {}, ["a.py"], {"a.py": "x"}, 2024.0, 3.5)
+def test_where_compares_values_of_every_kind_and_what_it_leaves_out_is_counted(
+    tmp_path, wanted, kept
+):
+    values = ("math", "math_1", "code", "", None, [], {}, ["a.py"], 2024.0, 3.5)
     rows = ({"problem": f"p{i}", "answer": "1", "of": v} for i, v in enumerate(values))
     jsonl(tmp_path / "r.jsonl", *rows)
-    problems_kept, _, _ = run(tmp_path, source("r.jsonl", where={"of": wanted}))
-    assert [p.prompt for p in problems_kept] == kept
+    problems_kept, rejected, metrics = run(tmp_path, source("r.jsonl", where={"of": wanted}))
+    assert ([p.prompt for p in problems_kept], rejected) == ([f"p{i}" for i in kept], [])
+    assert metrics["left_out"] == metrics["left_out/s"] == len(values) - len(kept)
 
 
 def test_a_row_that_numbers_itself_is_called_by_its_prompt(tmp_path):
@@ -220,14 +218,25 @@ def digest(out: Path) -> str:
     return content_digest(scan(out))
 
 
-def test_what_is_read_in_pieces_is_what_the_files_hold(tmp_path, settings):
-    metrics = collected(tmp_path / "out", settings)
-    kept = [f"kept/{s.name}" for s in settings.sources]
+def test_what_any_number_of_workers_reads_in_pieces_is_what_the_files_hold(tmp_path, settings):
+    jsonl(tmp_path / "ds.jsonl", {"problem": "1+1?", "answer": "2"})
+    sources = (*settings.sources, Source(use="deepscaler", files=("ds.jsonl",)))
+    settings = settings.model_copy(update={"sources": sources})
+    metrics = collected(tmp_path / "one", settings)
     # Of each letter rows 1 and 2 have an answer; rows 0 and 3 have none.
-    assert [metrics[name] for name in kept] == [8, 5, 5, 2]
+    assert [metrics[f"kept/{s.name}"] for s in sources] == [8, 5, 5, 2, 1]
     assert metrics["rejected/letters"] == 8
     assert metrics["rejected/two"] == 5  # rows 0 and 3 of a and b, row 0 of c
     assert metrics["rejected/refers"] == 1  # the table has no row 2
+    facts = json.loads((tmp_path / "one" / "sources.json").read_text())
+    assert [f["name"] for f in facts] == [s.name for s in sources]
+    assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
+    assert facts[2]["dataset"] == "generated: countdown"
+    assert facts[4]["dataset"] == "agentica-org/DeepScaleR-Preview-Dataset (local files)"
+    assert facts[4]["licence"] == "mit"
+    more = settings.model_copy(update={"runtime": Workers(workers=2)})
+    assert collected(tmp_path / "two", more) == metrics
+    assert digest(tmp_path / "two") == digest(tmp_path / "one")
 
 
 def cut_in(number: int, monkeypatch: pytest.MonkeyPatch) -> list[module.Part]:
@@ -283,23 +292,23 @@ def test_a_large_file_goes_on_from_the_share_at_which_it_was_cut_off(tmp_path, m
     ]
 
 
-@pytest.mark.system
-def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """15 MB of rows and 60: a third of the 45 between them would be seen."""
+def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
+    """Half a MB of rows and 2, in row groups of 64: a tenth of what is between them would be seen,
+    of Python's objects and of Arrow's, which has a pool that nobody else uses."""
+    monkeypatch.setattr(tables, "ROWS_PER_GROUP", 64)
+    settings = CollectSettings(root=str(tmp_path), sources=(source("rows.jsonl"),))
+    usual, arrow = pa.default_memory_pool(), pa.system_memory_pool()
+    assert usual.backend_name != arrow.backend_name
     peaks = []
-    for size in (15_000_000, 60_000_000):
-        place = tmp_path / str(size)
-        place.mkdir()
-        write(place / "rows.jsonl", size)
-        measured = in_a_process(stage_in_a_place, "collect", place, place / "rows.jsonl")
-        peaks.append(measured["peak_mb"])
-    assert peaks[1] - peaks[0] < 15
-
-
-def test_the_number_of_workers_shows_nowhere(tmp_path, settings):
-    more = settings.model_copy(update={"runtime": Workers(workers=2)})
-    assert collected(tmp_path / "two", more) == collected(tmp_path / "one", settings)
-    assert digest(tmp_path / "two") == digest(tmp_path / "one")
+    for size in (10_000, 500_000, 2_000_000):  # the first one imports what it needs
+        write(tmp_path / "rows.jsonl", size)
+        pa.set_memory_pool(arrow)
+        tracemalloc.start()
+        collected(tmp_path / str(size), settings)
+        peaks.append(tracemalloc.get_traced_memory()[1] + arrow.max_memory())
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+    assert peaks[2] - peaks[1] < 150_000
 
 
 def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch):
@@ -320,18 +329,6 @@ def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch
     assert facts["revision"] == "a" * 40
 
 
-def test_the_sources_and_their_licences_stand_beside_the_problems(tmp_path, settings):
-    jsonl(tmp_path / "ds.jsonl", {"problem": "1+1?", "answer": "2"})
-    sources = (*settings.sources, Source(use="deepscaler", files=("ds.jsonl",)))
-    collected(tmp_path / "out", CollectSettings(root=str(tmp_path), sources=sources))
-    facts = json.loads((tmp_path / "out" / "sources.json").read_text())
-    assert [f["name"] for f in facts] == [s.name for s in sources]
-    assert facts[0] == {"name": "letters", "dataset": "[a-d].jsonl", "revision": "", "licence": ""}
-    assert facts[2]["dataset"] == "generated: countdown"
-    assert facts[4]["dataset"] == "agentica-org/DeepScaleR-Preview-Dataset (local files)"
-    assert facts[4]["licence"] == "mit"
-
-
 def problems(out: Path, *sources: Source, seed: int = 0) -> list[Problem]:
     collected(out, CollectSettings(sources=sources), seed)
     return kept_in(out)
@@ -350,19 +347,18 @@ def test_generated_sources_follow_the_seed_unless_it_is_fixed(tmp_path):
     assert prompts("d", fixed, 0) == prompts("e", fixed, 1)
 
 
-@pytest.mark.parametrize("family", ["countdown", "by_example"])
-def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path, family):
-    domain = "math" if family == "countdown" else "code"
-    shared = {"kind": "generated", "family": family, "domain": domain}
-    bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
-    planted = {"duplicate_share": 0.1, "contaminated_share": 0.05, "contaminated_seed": 7}
-    train = Source(name="train", size=1000, **planted, **shared)
-    kept = problems(tmp_path / "out", train, bench)
-    rows = [p for p in kept if p.source == "train"]
-    held_out = {p.id for p in kept if p.source == "bench"}
-    assert len(rows) == 1000
-    assert len({p.id for p in rows}) == 900
-    assert len({p.id for p in rows} & held_out) == 50
+def test_planted_problems_are_the_benchmarks_own_and_planted_duplicates_real(tmp_path):
+    for family, domain in (("countdown", "math"), ("by_example", "code")):
+        shared = {"kind": "generated", "family": family, "domain": domain}
+        bench = Source(name="bench", split_part="test", fixed_seed=7, size=100, **shared)
+        planted = {"duplicate_share": 0.1, "contaminated_share": 0.05, "contaminated_seed": 7}
+        train = Source(name="train", size=1000, **planted, **shared)
+        kept = problems(tmp_path / family, train, bench)
+        rows = [p for p in kept if p.source == "train"]
+        held_out = {p.id for p in kept if p.source == "bench"}
+        assert len(rows) == 1000
+        assert len({p.id for p in rows}) == 900
+        assert len({p.id for p in rows} & held_out) == 50
 
 
 def test_flawed_tests_fail_a_right_program_and_leave_the_other_problems_alone(tmp_path):

@@ -3,11 +3,11 @@
 import random
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from datasketch import MinHash, MinHashLSH
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,26 +48,21 @@ def test_the_first_problem_of_a_query_stays_and_the_others_name_it(tmp_path: Pat
     assert duplicates(tmp_path) == [{**gone, **first}]
 
 
-def test_near_duplicates_go_only_when_asked_for(tmp_path: Path):
-    rows = [problem(LONG), problem("another"), problem(LONG + " more")]
+def test_near_duplicates_go_only_when_asked_for_and_their_repeats_name_what_is_kept(tmp_path: Path):
+    rows = [problem(LONG), problem("another"), problem(LONG + " more", "b")]
     _, kept, _ = run(tmp_path / "exact", rows)
     assert kept == rows
-    metrics, kept, rejected = run(tmp_path / "near", rows, near=True)
+    repeat = problem(LONG.upper() + " MORE", "c")
+    metrics, kept, rejected = run(tmp_path / "near", [*rows, repeat], near=True)
     assert kept == rows[:2]
-    assert rejected[0].reason == f"near-duplicate of {rows[0].id}"
+    near = f"near-duplicate of {rows[0].id}"
+    assert [r.reason for r in rejected] == [near, f"same query as {rows[2].id}, {near}"]
     assert metrics["rejected_near"] == 1.0
+    named = [(d["kind"], d["source"], d["duplicate_of"]) for d in duplicates(tmp_path / "near")]
+    assert named == [("near", "b", rows[0].id), ("exact", "c", rows[0].id)]
     # 36 shingles of five words against 37, all 36 shared.
     pairs = pq.read_table(tmp_path / "near" / "out" / "near_pairs.parquet").to_pylist()
     assert pairs == [{"id": rows[0].id, "duplicate_id": rows[2].id, "jaccard": 36 / 37}]
-
-
-def test_a_repeat_of_a_near_duplicate_names_the_problem_that_is_kept(tmp_path: Path):
-    rows = [problem(LONG), problem(LONG + " more", "b"), problem(LONG.upper() + " MORE", "c")]
-    _, kept, rejected = run(tmp_path, rows, near=True)
-    assert kept == rows[:1]
-    assert rejected[1].reason == f"same query as {rows[1].id}, near-duplicate of {rows[0].id}"
-    named = [(d["kind"], d["source"], d["duplicate_of"]) for d in duplicates(tmp_path)]
-    assert named == [("near", "b", rows[0].id), ("exact", "c", rows[0].id)]
 
 
 WORDS = st.lists(st.sampled_from(["a", "B", "b", "c ", "ç"]), min_size=1, max_size=12)
@@ -96,43 +91,30 @@ def test_dedup_is_idempotent_keeps_the_order_and_loses_no_row(tmp_path_factory, 
     assert set(standing.values()) <= {k.id for k in kept}
 
 
-ROWS = 300
-ROWS_PER_PART = 40
-
-
-@pytest.fixture(scope="module")
-def problems(tmp_path_factory) -> Path:
-    """A table in row groups of 20 rows with repeats and near-repeats."""
-    folder = tmp_path_factory.mktemp("problems")
-    chance = random.Random(0)
-    prompts: list[str] = []
-    for number in range(ROWS):
-        if number % 5 == 4:
-            prompts.append(chance.choice(prompts).upper() + chance.choice(["", " é more"]))
-        else:
-            prompts.append(" ".join(f"w{chance.randrange(500)}" for _ in range(40)))
-    folder_with(folder, kept=[problem(p, chance.choice("ab")) for p in prompts])
-    table = pq.read_table(folder / "kept.parquet")
-    pq.write_table(table, folder / "kept.parquet", row_group_size=20)
-    return folder
-
-
-def in_parts(rows: int, workers: int = 1) -> DedupSettings:
-    return DedupSettings(near=True, runtime=PartsRuntime(rows_per_part=rows, workers=workers))
-
-
-def digest_of(problems: Path, out: Path, chosen: DedupSettings) -> tuple[str, dict[str, float]]:
+def digest_of(problems: Path, out: Path, rows: int, workers: int = 1) -> tuple[str, Any]:
     out.mkdir(exist_ok=True)
+    runtime = PartsRuntime(rows_per_part=rows, workers=workers)
+    chosen = DedupSettings(near=True, runtime=runtime)
     metrics = dedup.body(out, Artifact.of_folder(problems), settings=chosen)
     return content_digest(scan(out)), dict(metrics)
 
 
-@pytest.mark.parametrize(("rows", "workers"), [(1, 1), (ROWS_PER_PART, 1), (90, 2)])
-def test_results_depend_on_neither_the_part_size_nor_the_workers(tmp_path, problems, rows, workers):
-    in_one_part = digest_of(problems, tmp_path / "whole", in_parts(10**6))
-    assert digest_of(problems, tmp_path / "parts", in_parts(rows, workers)) == in_one_part
-    digest = in_one_part[1]
-    assert min(digest["rejected_exact"], digest["rejected_near"]) >= 1.0
+def test_results_depend_on_neither_the_part_size_nor_the_workers(tmp_path):
+    """A table in row groups of 20 rows with repeats and near-repeats."""
+    chance = random.Random(0)
+    prompts: list[str] = []
+    for number in range(300):
+        if number % 5 == 4:
+            prompts.append(chance.choice(prompts).upper() + chance.choice(["", " é more"]))
+        else:
+            prompts.append(" ".join(f"w{chance.randrange(500)}" for _ in range(40)))
+    folder_with(tmp_path, kept=[problem(p, chance.choice("ab")) for p in prompts])
+    table = pq.read_table(tmp_path / "kept.parquet")
+    pq.write_table(table, tmp_path / "kept.parquet", row_group_size=20)
+    one_part = digest_of(tmp_path, tmp_path / "whole", 10**6)
+    assert min(one_part[1]["rejected_exact"], one_part[1]["rejected_near"]) >= 1.0
+    for rows, workers in ((1, 1), (40, 1), (90, 2)):
+        assert digest_of(tmp_path, tmp_path / f"{rows}", rows, workers) == one_part
 
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcé"), max_size=9).map(" ".join), max_size=8)

@@ -105,29 +105,30 @@ def test_every_problem_is_answered_n_times_in_the_order_of_the_problems(tmp_path
     metrics = run(tmp_path / "o", problems)
     got = [(s.problem_id, s.index) for s in samples(tmp_path / "o")]
     assert got == [(p, i) for p in ids(problems) for i in range(8)]
-    assert metrics["samples"] == 32
-    assert metrics["tokens"] == 3200
+    assert (metrics["samples"], metrics["tokens"]) == (32, 3200)
     assert metrics["problems_without_answer"] == 0
     assert "cost" not in metrics
+    run(tmp_path / "named", problems, sources=("s1",))
+    assert {s.problem_id for s in samples(tmp_path / "named")} == set(ids(problems)[1::2])
+    with pytest.raises(ValueError, match="sources=s9 names no problem"):
+        run(tmp_path / "unknown", problems, sources=("s9",))
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm"])
-def test_the_weights_of_a_local_folder_are_files_that_the_stage_reads(tmp_path, kind):
+def test_the_weights_of_a_local_folder_are_read_and_what_its_engine_says_is_the_error(
+    tmp_path, problems
+):
     weights = tmp_path / "mine" / "model.safetensors"
     weights.parent.mkdir()
     weights.touch()
-    engine = EngineSettings(kind=kind, model=str(weights.parent))
-    assert recorded_files(SampleSettings(engine=engine)) == [weights]
+    for kind in ("transformers", "vllm"):
+        engine = EngineSettings(kind=kind, model=str(weights.parent))
+        assert recorded_files(SampleSettings(engine=engine)) == [weights]
     of_the_hub = engine.model_copy(update={"model": "Qwen/Qwen3-8B"})
     assert recorded_files(SampleSettings(engine=of_the_hub)) == []
-
-
-def test_only_named_sources_are_asked_and_an_unknown_one_is_an_error(tmp_path, problems, hire):
-    hire()
-    run(tmp_path / "o", problems, sources=("s1",))
-    assert {s.problem_id for s in samples(tmp_path / "o")} == set(ids(problems)[1::2])
-    with pytest.raises(ValueError, match="sources=s9 names no problem"):
-        run(tmp_path / "o", problems, sources=("s9",))
+    engine = EngineSettings(kind="transformers", model=str(tmp_path / "nothing"))
+    with pytest.raises(EngineError, match=r"^engine model=.*nothing cannot be loaded") as caught:
+        run(tmp_path / "o", problems, engine=engine)
+    assert "\n" not in str(caught.value)  # no traceback
 
 
 def test_truncated_empty_refused_and_failed_answers_are_counted_and_paid(tmp_path, problems, hire):
@@ -182,13 +183,6 @@ def test_a_refused_prompt_is_asked_once_though_the_stage_failed(tmp_path, proble
     assert len(teacher.answered) == len(set(teacher.answered))
 
 
-def test_what_a_local_engine_says_is_the_error_without_its_traceback(tmp_path, problems):
-    engine = EngineSettings(kind="transformers", model=str(tmp_path / "nothing"))
-    with pytest.raises(EngineError, match=r"^engine model=.*nothing cannot be loaded") as caught:
-        run(tmp_path / "o", problems, engine=engine)
-    assert "\n" not in str(caught.value)
-
-
 PROBLEMS = [math_problem(f"p{i}") for i in range(40)]
 TOKENS = {p.id: 1_000 * (1 + i // 4 % 2) for i, p in enumerate(PROBLEMS)}  # 1,500 on average
 PRICE = 1_000.0  # per million tokens: an answer of 1,000 tokens costs 1
@@ -207,7 +201,7 @@ def spend(out: Path, problems: Artifact, **budget: float | None) -> dict[str, fl
     return run(out, problems, 2, engine=EngineSettings(kind="scripted", runtime=runtime))
 
 
-def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, costly):
+def test_above_the_set_cost_the_pilot_alone_is_asked_and_nothing_is_paid_twice(tmp_path, costly):
     problems, teacher = costly
     with pytest.raises(NeedsApproval) as refused:
         spend(tmp_path / "o", problems, approve_above=100)
@@ -220,12 +214,6 @@ def test_above_the_set_cost_nothing_but_the_pilot_is_asked(tmp_path, costly):
     assert f"80 answers would cost about {80 * mean:,.2f}" in str(refused.value)
     assert f"--approve-cost {refused.value.args[2]}" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_what_was_approved_is_spent_and_nothing_is_paid_twice(tmp_path, costly):
-    problems, teacher = costly
-    with pytest.raises(NeedsApproval):
-        spend(tmp_path / "o", problems, approve_above=10)
     metrics = spend(tmp_path / "o", problems, approve_above=10, approved_cost=500)
     assert metrics["samples"] == len(teacher.answered) == len(set(teacher.answered)) == 80
     assert metrics["cost"] == pytest.approx(120)
@@ -246,17 +234,15 @@ def test_where_answers_cost_more_than_the_pilot_asking_stops_at_the_limit(tmp_pa
     assert len(teacher.answered) == 80
 
 
-def test_who_approves_reads_of_when_the_prices_of_the_catalogue_are(tmp_path, costly):
+def test_a_gate_needs_prices_and_who_approves_reads_of_when_those_of_the_catalogue_are(
+    tmp_path, costly
+):
     problems, teacher = costly
+    with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
+        spend(tmp_path, problems, approve_above=1.0, output_price=None)
+    assert not teacher.answered
     engine = {"kind": "openai", "model": "deepseek-ai/DeepSeek-R1", "api_key_env": ""}
     engine |= {"base_url": "https://api.together.ai/v1", "runtime": {"approve_above": 0.1}}
     with pytest.raises(NeedsApproval, match=r"the catalogue: USD, .*together\.ai, 2026-"):
         run(tmp_path / "o", problems, 2, engine=EngineSettings.model_validate(engine))
     assert len(teacher.answered) == 10
-
-
-def test_a_gate_without_prices_is_refused_before_anything_is_asked(tmp_path, costly):
-    problems, teacher = costly
-    with pytest.raises(ValueError, match=r"needs prices: set engine\.runtime\.input_price"):
-        spend(tmp_path, problems, approve_above=1.0, output_price=None)
-    assert not teacher.answered

@@ -134,14 +134,10 @@ def test_scores_counts_and_statement_follow_from_the_answers_of_one_engine_start
     assert (statement.temperature, statement.top_p, statement.max_tokens) == (0.6, 0.95, 8)
     assert (statement.yarn_factor, statement.seed, statement.sandbox) == (2.5, 1234, "bubblewrap")
     assert len(statement.template) == 16
-
-
-def test_outputs_depend_neither_on_the_place_nor_on_the_time_of_judging(engine, tmp_path):
-    here, _ = run(tmp_path / "here")
-    elsewhere, _ = run(tmp_path / "there")
-    assert outputs(here) == outputs(elsewhere)
-    assert {s.model for s in read_table(here / "samples.parquet", Sample)} == {"sft"}
-    assert {s.seconds for s in read_table(here / "scores.parquet", Score)} == {0.0}
+    elsewhere, _ = run(tmp_path / "there")  # neither the place nor the time of judging shows
+    assert outputs(out) == outputs(elsewhere)
+    assert {s.model for s in read_table(out / "samples.parquet", Sample)} == {"sft"}
+    assert {s.seconds for s in read_table(out / "scores.parquet", Score)} == {0.0}
 
 
 def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generated(engine, tmp_path):
@@ -151,6 +147,12 @@ def test_a_benchmark_that_is_missing_stops_the_stage_before_anything_is_generate
     with pytest.raises(ValueError, match=r"evaluate\.protocols is empty"):
         run(tmp_path, EvaluateSettings(protocols=()))
     assert not engine.jobs
+    for wrong, says in (
+        ({"benchmarks": ["gamma"]}, "no protocol is called 'gamma'"),
+        ({"k": 4}, r"learning_curve\.k=4 is more than protocol 'late' asks"),  # which asks two
+    ):
+        with pytest.raises(ValueError, match=says):
+            EvaluateSettings.model_validate(SETTINGS.model_dump() | {"learning_curve": wrong})
 
 
 def test_another_judge_is_another_version_of_rl_and_evaluate_and_of_no_other(monkeypatch):
@@ -190,23 +192,6 @@ def trained(root: Path, *steps: int) -> tuple[Artifact, Artifact]:
     return artifact.model_copy(update={"metrics": {"rollout_steps": 4.0}}), bench
 
 
-def test_the_curve_has_a_point_and_the_cost_of_every_kept_model(learner, tmp_path):
-    priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
-    settings = LEARNING.model_copy(update={"engine_runtime": priced})
-    out, metrics = run(tmp_path, settings, trained(tmp_path, 1, 2))
-    assert [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)] == [
-        (1, {"accuracy/alpha": pytest.approx(1 / 3)}),
-        (2, {"accuracy/alpha": pytest.approx(2 / 3)}),
-        (4, {"accuracy/alpha": 1.0}),
-    ]
-    own, each = 3 * 4 + 2 * 2, 3 * 3
-    assert metrics["answers"] == own + 2 * each
-    assert metrics["completion_tokens"] == 5 * metrics["answers"]
-    assert metrics["cost"] == pytest.approx(2e-6 * 5 * metrics["answers"])
-    assert count_rows(out / "kept/step-00001/samples.parquet") == each
-    assert curve_names(out) == {"accuracy/alpha"}
-
-
 def test_a_curve_needs_kept_models_and_without_one_the_result_is_scored(engine, tmp_path):
     inputs = trained(tmp_path)
     with pytest.raises(ValueError, match="rl_math kept no model along the way; run it with keep"):
@@ -219,15 +204,28 @@ def test_a_curve_needs_kept_models_and_without_one_the_result_is_scored(engine, 
 
 @pytest.mark.parametrize("patience", [7, 16 + 9 + 4])  # or amid the second kept model
 def test_a_killed_evaluation_goes_on_at_the_answer_where_it_was(learner, tmp_path, patience):
+    """To a curve with a point and the cost of every kept model."""
+    priced = LEARNING.engine_runtime.model_copy(update={"output_price": 2.0, "input_price": 0.0})
+    settings = LEARNING.model_copy(update={"engine_runtime": priced})
     inputs = trained(tmp_path, 1, 2)
     learner.patience = patience
     with pytest.raises(RuntimeError, match="killed"):
-        run(tmp_path, LEARNING, inputs)
+        run(tmp_path, settings, inputs)
     learner.patience = 10**9
-    out, metrics = run(tmp_path, LEARNING, inputs)
-    assert learner.answered == metrics["answers"] == 16 + 9 + 9
+    out, metrics = run(tmp_path, settings, inputs)
+    own, each = 3 * 4 + 2 * 2, 3 * 3
+    assert learner.answered == metrics["answers"] == own + 2 * each
     undisturbed = tmp_path / "undisturbed"
-    assert outputs(out) == outputs(run(undisturbed, LEARNING, trained(undisturbed, 1, 2))[0])
+    assert outputs(out) == outputs(run(undisturbed, settings, trained(undisturbed, 1, 2))[0])
+    assert [(line["step"], line["metrics"]) for line in read_lines(out / LEARNING_CURVE)] == [
+        (1, {"accuracy/alpha": pytest.approx(1 / 3)}),
+        (2, {"accuracy/alpha": pytest.approx(2 / 3)}),
+        (4, {"accuracy/alpha": 1.0}),
+    ]
+    assert metrics["completion_tokens"] == 5 * metrics["answers"]
+    assert metrics["cost"] == pytest.approx(2e-6 * 5 * metrics["answers"])
+    assert count_rows(out / "kept/step-00001/samples.parquet") == each
+    assert curve_names(out) == {"accuracy/alpha"}
 
 
 def test_a_benchmark_has_its_own_answers_also_where_two_share_a_source(tmp_path):
@@ -255,15 +253,6 @@ def test_the_last_model_counts_with_as_many_answers_as_those_kept_along_the_way(
         curve.write({"step": step, "metrics": {"accuracy/x": 0.5}})
     both = ((1.0, 1), (0.0, 1))  # answers with an even and with an odd index
     assert read_learning(tmp_path) == {"x": {2: both, 6: both}}
-
-
-def test_a_learning_curve_must_fit_the_protocols():
-    for wrong, says in (
-        ({"benchmarks": ["gamma"]}, "no protocol is called 'gamma'"),
-        ({"k": 4}, r"learning_curve\.k=4 is more than protocol 'late' asks"),  # which asks two
-    ):
-        with pytest.raises(ValueError, match=says):
-            EvaluateSettings.model_validate(SETTINGS.model_dump() | {"learning_curve": wrong})
 
 
 SUM = TestSuite(kind="stdin", cases=(StdinCase(input="1 2\n", output="3\n"),))

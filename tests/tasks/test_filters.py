@@ -64,6 +64,8 @@ def test_easy_is_strictly_above_the_threshold_and_no_rating_is_no_label(tmp_path
         ("hard", 0.5), ("easy", 2 / 3), ("easy", 1.0), ("unrated", None), ("unrated", None),
     ]  # fmt: skip
     assert (metrics["hard"], metrics["easy"], metrics["unrated"]) == (1.0, 2.0, 2.0)
+    with pytest.raises(ValueError, match="1 samples but 2 scores"):
+        rated(tmp_path, {"a": [True, False]}, samples=1)
 
 
 def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rate(tmp_path: Path):
@@ -72,19 +74,11 @@ def test_a_source_that_is_known_to_be_easy_or_hard_decides_whatever_the_pass_rat
     metrics, labels = rated(tmp_path, marks, rater="source", **sources)
     assert labels == [("easy", 0.5), ("hard", 1.0), ("easy", None), ("unrated", 1.0)]
     assert (metrics["easy"], metrics["hard"], metrics["unrated"]) == (2.0, 1.0, 1.0)
-
-
-def test_sources_are_named_where_they_decide_and_nowhere_else():
     for settings in ({"rater": "source"}, {"rater": "teacher", "hard_sources": ("a",)}):
         with pytest.raises(ValidationError, match="rater source goes together with easy_sources"):
             DifficultySettings(**settings)
     with pytest.raises(ValidationError, match="'a' is named both easy and hard"):
         DifficultySettings(rater="source", easy_sources=("a",), hard_sources=("b", "a"))
-
-
-def test_scores_of_other_samples_are_an_error(tmp_path: Path):
-    with pytest.raises(ValueError, match="1 samples but 2 scores"):
-        rated(tmp_path, {"a": [True, False]}, samples=1)
 
 
 def stdin(*pairs: tuple[str, str]) -> TestSuite:
@@ -101,34 +95,23 @@ def with_tests(folder: Path, rows: list[Problem], **chosen):
     return filter_tests.body(folder / "out", data, settings=settings)
 
 
-def test_repeated_tests_do_not_count_and_leave_the_kept_problem(tmp_path: Path):
-    rows = [coded("enough", 16, repeats=3), coded("few", 15, repeats=3)]
-    metrics = with_tests(tmp_path, rows)
+def test_repeated_tests_do_not_count_and_rows_of_other_sources_are_counted_alone(tmp_path: Path):
+    mine, math = [coded("enough", 16, 3, "mine"), coded("few", 15, 3, "mine")], math_problem("1+1")
+    metrics = with_tests(tmp_path, [*mine, coded("b", 1, source="theirs"), math], sources=("mine",))
     (kept,), (rejected,) = kept_in(tmp_path / "out"), rejected_in(tmp_path / "out")
     assert (kept.prompt, kept.tests) == ("enough", coded("enough", 16).tests)
     assert rejected.reason == "15 distinct tests, fewer than 16"
-    assert Problem.model_validate_json(rejected.row) == rows[1]
-    assert metrics["repeated_tests"] == 6.0
+    assert Problem.model_validate_json(rejected.row) == mine[1]
+    assert (metrics["repeated_tests"], metrics["other_sources"]) == (6.0, 2.0)
 
 
-def test_rows_of_other_sources_are_counted_and_go_nowhere(tmp_path: Path):
-    math = math_problem("1+1", "mine")
-    rows = [coded("a", 16, source="mine"), coded("b", 1, source="theirs"), math]
-    metrics = with_tests(tmp_path, rows, sources=("mine",))
-    assert (len(kept_in(tmp_path / "out")), rejected_in(tmp_path / "out")) == (2, [])
-    assert metrics["other_sources"] == 1.0
-
-
-def test_every_kind_of_test_can_repeat():
+def test_every_kind_of_test_can_repeat_and_outputs_and_types_make_another_one():
     suites = [
         TestSuite(kind="call", fn_name="f", cases=(CallCase(args=([1],), output=[True]),) * 2),
         TestSuite(kind="assert", cases=(AssertCase(code="assert f(1)\n"),) * 2),
         TestSuite(kind="checker", cases=(CheckerCase(input="1", output="", checker="ok"),) * 2),
     ]
     assert [len(distinct_cases(s).cases) for s in suites] == [1, 1, 1]
-
-
-def test_white_space_around_a_test_makes_no_other_one_but_outputs_and_types_do():
     tests = stdin(("1 2\n", "3\n"), ("1 2", "3"), ("1  2", "3"), ("1 2", "4"))
     assert distinct_cases(tests) == stdin(("1 2\n", "3\n"), ("1  2", "3"), ("1 2", "4"))
     cases = (CallCase(args=(1,), output=1), CallCase(args=(True,), output=1))
@@ -160,11 +143,8 @@ def test_nine_of_sixteen_answers_that_pass_is_a_majority_and_eight_is_not(tmp_pa
     reason = "8 of 16 samples pass; needs more than 0.5"
     assert rejected == {"math8": reason, "code8": reason}
     assert metrics["rejected_too_few_passed"] == 2.0
-
-
-def test_the_inclusive_reading_of_figure_4_changes_code_only(tmp_path: Path):
-    rows = {"code": (8, 8, 0), "math": (8, 8, 0)}
-    assert sampled(tmp_path, rows, code_inclusive=True)[1] == ["code"]
+    # The inclusive reading of Figure 4 changes code alone.
+    assert sampled(tmp_path, rows, code_inclusive=True)[1] == ["math9", "code8", "code9"]
 
 
 def test_unscored_answers_leave_the_share_and_too_few_scored_ones_prove_nothing(tmp_path: Path):
@@ -191,10 +171,10 @@ def test_a_problem_is_either_without_gold_or_with_it():
             Problem(domain=domain, prompt="p")
 
 
-@pytest.mark.parametrize("problem", WITHOUT_GOLD, ids=lambda p: p.domain)
-def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(problem, tmp_path):
+def test_every_answer_to_it_is_unscored_with_the_reason_and_never_zero(tmp_path):
+    texts = (TEXT, "no answer at all", "")
     with Judge(ONE_WORKER) as one:
-        scores = [one.judge(problem, text) for text in (TEXT, "no answer at all", "")]
+        scores = [one.judge(problem, text) for problem in WITHOUT_GOLD for text in texts]
     for unscored in scores:
         assert (unscored.verdict, unscored.reason) == ("IE", NO_GOLD)
         assert (unscored.reward, unscored.correct, unscored.pass_rate) == (None, None, None)
@@ -215,26 +195,18 @@ def judged(tmp_path: Path) -> Artifact:
     return Artifact.of_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        (SelectSettings(), ["gold", "none", "none"]),
-        (SelectSettings(correctness="only_true"), ["gold"]),
-        (SelectSettings(difficulty="easy"), ["gold"]),
-    ],
-)
-def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(judged, settings, kept):
-    out, lost = judged.folder / "out", 3 - len(kept)
-    metrics = select.body(out, judged, judged, judged, judged, settings=settings, seed=0)
-    examples = kept_in(out, Example)
-    assert [e.source for e in examples] == kept
-    assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
-    assert [r.reason for r in rejected_in(out)] == ["not judgeable"] * lost
-    assert metrics.get("rejected/not judgeable", 0) == lost
-
-
-def test_rl_rejects_it_before_and_after_it_is_sampled_and_counts_it(judged):
-    out = judged.folder / "out"
+def test_the_mixed_set_keeps_it_and_what_asks_for_gold_says_why_not(judged):
+    """Before RL samples it, and after, too."""
+    out, every = judged.folder / "out", ["gold", "none", "none"]
+    for kept, chosen in ((every, {}), (["gold"], {"correctness": "only_true"}),
+                         (["gold"], {"difficulty": "easy"})):  # fmt: skip
+        settings = SelectSettings.model_validate(chosen)
+        metrics = select.body(out, judged, judged, judged, judged, settings=settings, seed=0)
+        examples, lost = kept_in(out, Example), 3 - len(kept)
+        assert [e.source for e in examples] == kept
+        assert [e.correct for e in examples if e.source == "none"] == [None] * kept.count("none")
+        assert [r.reason for r in rejected_in(out)] == ["not judgeable"] * lost
+        assert metrics.get("rejected/not judgeable", 0) == lost
     metrics = filter_tests.body(out, judged, settings=FilterTestsSettings(min_tests=1))
     assert (metrics["kept"], metrics["not_judgeable"]) == (1, 2)
     assert [r.reason for r in rejected_in(out)] == [NO_GOLD, NO_GOLD]

@@ -72,7 +72,7 @@ def test_sft_takes_six_flops_a_parameter_and_token_and_costs_its_gpu_hours(tmp_p
     assert nothing_known.seconds is None  # on a machine without GPUs
 
 
-def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
+def test_rl_generates_judges_and_trains_and_an_evaluation_asks_every_problem_k_times(tmp_path):
     answers = 10 * 128 * 8
     estimate = forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=10), given(), given())
     assert estimate.tokens == answers * 10_000
@@ -80,17 +80,11 @@ def test_rl_generates_judges_and_trains_one_after_the_other(tmp_path):
     trained = answers * 10_300
     forward, train = 2 * QWEN * trained / (8 * PEAK * 0.4), 6 * QWEN * trained / (8 * PEAK * 0.4)
     assert estimate.seconds == pytest.approx(generate + answers / (25 * 10) + forward + train)
-
-
-def test_evaluation_asks_every_problem_k_times_on_its_own_gpus(tmp_path):
-    settings = EvaluateSettings.model_validate({"engine_runtime": {"data_parallel": 4}})
-    estimate = forecast(tmp_path, evaluate.named("evaluate_sft"), settings, given(), HELD_OUT)
+    on_four = EvaluateSettings.model_validate({"engine_runtime": {"data_parallel": 4}})
+    estimate = forecast(tmp_path, evaluate.named("evaluate_sft"), on_four, given(), HELD_OUT)
     assert estimate.tokens == OF_THE_PAPER * 10_000
     assert estimate.seconds == pytest.approx(2 * QWEN * estimate.tokens / (4 * PEAK * 0.05))
-
-
-def test_a_learning_curve_asks_every_kept_model_and_rl_writes_each(tmp_path):
-    """Of 100 steps those of 10, 20, … 90 are kept beside the last."""
+    # A learning curve asks every kept model, and RL writes each: of 100 steps 10, 20, … 90.
     model, plain = (
         forecast(tmp_path, rl.named("rl_math"), RLSettings(steps=100, **more), given(), given())
         for more in ({"keep_every": 10}, {})
@@ -128,15 +122,9 @@ def test_an_endpoint_is_as_fast_as_it_was_measured_and_costs_its_prices(
     assert estimate.seconds == (rate and pytest.approx(tokens / rate))
     assert estimate.cost == pytest.approx((400 * 300 * 1.0 + tokens * 2.0) / 1e6)
     assert estimate.gpu_hours is None
-
-
-def test_what_one_endpoint_sustains_says_nothing_about_another(tmp_path):
-    metrics = {"samples": 10, "tokens": 100_000, **MEASURED}
-    publish(tmp_path, "distill", settings=engine("openai", "r1"), metrics=metrics)
-    here = engine("openai", "r1")
     elsewhere = {"base_url": "https://elsewhere.example/v1"}
-    other = here.model_copy(update={"engine": here.engine.model_copy(update=elsewhere)})
-    estimate = forecast(tmp_path, distill, other, given(**{"kept": 9, "kept/a": 9}))
+    other = {"engine": settings.engine.model_copy(update=elsewhere)}
+    estimate = forecast(tmp_path, distill, settings.model_copy(update=other), problems)
     assert estimate.seconds is None
 
 
@@ -216,19 +204,17 @@ def test_a_rate_is_work_by_seconds(tmp_path, body, stage, settings, metrics, on,
     assert rate(tmp_path, body, stage, **on) == per_second
 
 
-@pytest.mark.parametrize(
-    ("hardware", "gpu", "usable"),
-    [
+def test_gpu_work_is_only_compared_on_the_same_card(tmp_path):
+    for number, (hardware, gpu, usable) in enumerate((
         (H100, "H100", True),
         (H100, "H200", False),
         (this_machine(), "", True),
         (H100, "", False),  # planned for this machine, which has no such card
         ("", "", True),  # an older manifest does not say where
-    ],
-)
-def test_gpu_work_is_only_compared_on_the_same_card(tmp_path, hardware, gpu, usable):
-    publish(tmp_path, "sft", settings=SFT, metrics={"steps": 20}, hardware=hardware)
-    assert (rate(tmp_path, "sft", "sft", 8, gpu) is not None) == usable
+    )):  # fmt: skip
+        root = tmp_path / str(number)
+        publish(root, "sft", settings=SFT, metrics={"steps": 20}, hardware=hardware)
+        assert (rate(root, "sft", "sft", 8, gpu) is not None) == usable
 
 
 def test_a_resumed_stage_is_as_slow_as_all_its_attempts(tmp_path):

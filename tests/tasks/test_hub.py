@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pyarrow as pa
@@ -54,6 +55,10 @@ def test_the_pieces_of_a_dataset_make_up_the_whole_in_order(tmp_path, clone):
     three = CollectSettings(sources=(by_id, by_files, limited))
     prompts = [p.prompt for p in collected(tmp_path / "out", three)]
     assert prompts == [*(f"p{i}" for i in range(6)), "p2", "p3", "p4", "p5", "p0", "p1", "p2"]
+    with (clone / "train-1.jsonl").open("a") as file:
+        file.write("{broken\n")
+    with pytest.raises(ValueError, match=r"source 'id': cannot read dataset=.*clone .* in row 2"):
+        list(piece_rows(Piece(), by_id, Path(), "id"))
 
 
 @pytest.mark.parametrize(("last", "letters"), [(3, ["A", "B", "C"]), (0, ["B", "C", "A"])])
@@ -95,26 +100,13 @@ def test_a_column_without_a_value_in_the_first_file_is_read_in_the_others(tmp_pa
 
 
 def test_only_what_is_no_commit_is_asked_for(monkeypatch):
-    revisions: list[tuple[str, str]] = []
-
-    class Api:
-        def dataset_info(self, dataset, revision):
-            revisions.append((dataset, revision))
-            return type("Info", (), {"sha": COMMIT})
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    info = Mock(return_value=Mock(sha=COMMIT))
+    monkeypatch.setattr("huggingface_hub.HfApi", lambda: Mock(dataset_info=info))
     source = Source(name="s", kind="hub", dataset="a/b", revision=COMMIT)
     assert resolved(source, "s") == COMMIT
+    info.assert_not_called()
     assert resolved(source.model_copy(update={"revision": "v2"}), "s") == COMMIT
-    assert revisions == [("a/b", "v2")]
-
-
-def test_a_file_that_breaks_off_is_an_error_that_names_source_and_dataset(clone):
-    with (clone / "train-1.jsonl").open("a") as file:
-        file.write("{broken\n")
-    source = Source(name="s", kind="hub", dataset=str(clone))
-    with pytest.raises(ValueError, match=r"source 's': cannot read dataset=.*clone .* in row 2"):
-        list(piece_rows(Piece(), source, Path(), "s"))
+    assert (info.call_args.args, info.call_args.kwargs) == (("a/b",), {"revision": "v2"})
 
 
 def evaluation(model: str) -> Evaluation:
@@ -185,7 +177,7 @@ def of_file(file: Path) -> CollectSettings:
     return settings_to_collect(source_of("mine", file))
 
 
-def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
+def test_a_parquet_of_another_kind_is_read_by_its_fields_and_one_of_ours_as_it_is(tmp_path):
     tests = [{"input": "1\n", "output": "2\n"}]
     file = parquet(tmp_path / "theirs.parquet", {"question": "Add one.", "tests": tests})
     (problem,) = collected(tmp_path / "o", of_file(file))
@@ -194,23 +186,20 @@ def test_a_parquet_of_another_kind_with_tests_is_read_by_its_fields(tmp_path):
     other = parquet(tmp_path / "o.parquet", {"prompt": "Add.", "domain": "math", "numbers": 7})
     with pytest.raises(ValueError, match="gives no problem: 1 rows are rejected"):
         collected(tmp_path / "p", of_file(other))
-
-
-def test_a_parquet_of_ours_is_read_as_it_is_under_its_new_name(tmp_path):
     rows = [math_problem(p, "old") for p in ("a", "b")]
     folder_with(tmp_path, kept=rows)
-    problems = collected(tmp_path / "o", of_file(tmp_path / "kept.parquet"))
+    problems = collected(tmp_path / "ours", of_file(tmp_path / "kept.parquet"))
     assert problems == [p.model_copy(update={"source": "mine"}) for p in rows]
 
 
-@pytest.mark.parametrize("name", ["add", ""])
-def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path, name):
+def test_the_entry_point_of_a_row_is_the_function_its_tests_call(tmp_path):
     row = {
         "task_id": "x/0",
         "prompt": "def add(a, b):\n    ...",
         "canonical_solution": "    return a + b",
         "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
-        "entry_point": name,
     }
-    (problem,) = collected(tmp_path / "o", of_file(jsonl(tmp_path / "rows.jsonl", row)))
-    assert problem.tests.fn_name == (name or None)
+    for name in ("add", ""):
+        file = jsonl(tmp_path / "rows.jsonl", {**row, "entry_point": name})
+        (problem,) = collected(tmp_path / f"out{name}", of_file(file))
+        assert problem.tests.fn_name == (name or None)

@@ -75,11 +75,6 @@ def computed(why: str) -> tuple[str, str]:
     return "compute", why
 
 
-def test_an_empty_store_computes_everything_and_planning_makes_nothing(tmp_path):
-    assert actions(planned(tmp_path)) == [computed("never computed"), computed("after gather")]
-    assert not list(tmp_path.rglob("rows"))
-
-
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds both stages by the plain settings."""
@@ -109,16 +104,15 @@ def test_what_is_there_is_reused_and_what_differs_is_named(before, now, first, s
     assert actions(planned(before, **now)) == [first, second]
 
 
-def test_other_rows_of_an_input_are_named(tmp_path):
+def test_other_rows_of_an_input_are_named_and_a_store_of_other_things_not_at_length(tmp_path):
+    assert actions(planned(tmp_path)) == [computed("never computed"), computed("after gather")]
+    assert not list(tmp_path.rglob("rows"))  # planning makes nothing
     run(tmp_path)
+    many = Knobs(parts=tuple(Part(name=f"p{i}") for i in range(20)))
+    assert planned(tmp_path, second=many)[1].why.endswith("; and 41 more")
     with active(Run(store=Store(tmp_path))):
         gather(settings=OTHER)
     assert actions(planned(tmp_path, OTHER)) == [REUSED, computed("other rows from gather")]
-
-
-def test_a_store_of_other_things_explains_nothing_at_length(before):
-    many = Knobs(parts=tuple(Part(name=f"p{i}") for i in range(20)))
-    assert planned(before, second=many)[1].why.endswith("; and 41 more")
 
 
 def test_a_resumed_stage_says_where_and_counts_what_is_left(tmp_path):
@@ -157,19 +151,15 @@ def test_200_stages_in_a_store_of_thousands_take_seconds_at_most(tmp_path, quick
     assert quickest(plan_all, below=5.0) < 5.0  # 1 s is the aim
 
 
-def test_only_the_newest_results_of_a_stage_are_read(tmp_path):
+def test_only_the_newest_results_of_a_stage_are_read_and_of_these_what_can_be(tmp_path):
     for i in range(MOST_READ + 5):
         manifest = publish(tmp_path, "dedup", f"{i:04}", created=f"2026-01-01T00:{i:02}:00+00:00")
         os.utime(tmp_path / "dedup" / manifest.key / "manifest.json", (i, i))
     keys = [p.manifest.key for p in StoreHistory(Store(tmp_path)).results_of("dedup")]
     assert keys == [f"{i:04}" for i in reversed(range(5, MOST_READ + 5))]
-
-
-def test_what_cannot_be_read_is_left_out(tmp_path):
-    publish(tmp_path, "dedup")
-    (tmp_path / "dedup" / "torn").mkdir()
-    (tmp_path / "dedup" / "torn" / "manifest.json").write_text('{"stage": "ded')
-    (tmp_path / "dedup" / "empty").mkdir()
-    assert [
-        p.folder.name for p in StoreHistory(Store(tmp_path)).results_of("dedup", "nothing")
-    ] == ["k"]
+    publish(tmp_path, "sft")
+    (tmp_path / "sft" / "torn").mkdir()
+    (tmp_path / "sft" / "torn" / "manifest.json").write_text('{"stage": "ded')
+    (tmp_path / "sft" / "empty").mkdir()
+    of_sft = StoreHistory(Store(tmp_path)).results_of("sft", "nothing")
+    assert [p.folder.name for p in of_sft] == ["k"]

@@ -76,35 +76,34 @@ def test_an_answer_that_cannot_be_trained_on_says_why(tmp_path: Path):
         ("  ", "stop", "empty"),
         (GOOD, "refused", "refused"),
         (GOOD, "error", "engine error"),
+        ("<think>so</think>\n ", "stop", "no answer after the think block"),
         ("<think>never closed", "stop", "no single closed think block"),
         ("the answer is 4", "stop", "no single closed think block"),
-        ("<think>so</think>\n ", "stop", "no answer after the think block"),
     ]
     for text, finish, _ in wrong:
         data.answer("a", text=text, finish=finish)
-    metrics, kept, rejected = data.run(tmp_path)
+    metrics, kept, rejected = data.run(tmp_path / "as_usual")
     assert named(kept) == ["a/0"]
     assert rejected == {f"a/{i}": reason for i, (_, _, reason) in enumerate(wrong, 1)}
     assert metrics["rejected/empty"] == 2.0
+    _, kept, _ = data.run(tmp_path / "without_thinking", require_think=False)
+    assert named(kept) == ["a/0", "a/8"]
 
 
-def test_a_stratum_keeps_its_label_only(tmp_path: Path):
+def test_a_stratum_keeps_its_label_and_top_k_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     data = Data()
     for label in ("easy", "hard", "unrated"):
         data.problem(label, label=label).answer(label)
-    _, kept, rejected = data.run(tmp_path, difficulty="easy")
+    _, kept, rejected = data.run(tmp_path / "easy", difficulty="easy")
     assert named(kept) == ["easy/0"]
     assert rejected == {f"{x}/0": f"{x} problem" for x in ("hard", "unrated")}
-
-
-def test_top_k_takes_the_best_ranked_sources_of_each_domain(tmp_path: Path):
     data = Data()
     for domain in ("math", "code"):
         for source in ("gold", "silver", "tin"):
             id_ = f"{domain}-{source}"
             data.problem(id_, domain=domain, source=source).answer(id_)
     ranked = {"math_sources": ("silver", "gold", "tin"), "code_sources": ("tin", "gold")}
-    _, kept, rejected = data.run(tmp_path, top_k_sources=1, **ranked)
+    _, kept, rejected = data.run(tmp_path / "top", top_k_sources=1, **ranked)
     assert named(kept) == ["math-silver/0", "code-tin/0"]
     assert set(rejected.values()) == {"source not in the mixture"}
 
@@ -114,12 +113,6 @@ def test_scores_of_other_samples_are_an_error(tmp_path: Path):
     data.scores.reverse()
     with pytest.raises(ValueError, match="score of b 0 stands beside the sample a 0"):
         data.run(tmp_path)
-
-
-def test_answers_without_thinking_pass_only_when_the_settings_allow_them(tmp_path: Path):
-    data = Data().problem("a").answer("a", text="It is \\boxed{4}.")
-    _, kept, rejected = data.run(tmp_path, require_think=False)
-    assert (named(kept), rejected) == (["a/0"], {})
 
 
 TOPICS = ("circle area radius", "prime divisor remainder", "graph vertex edge")
@@ -154,19 +147,15 @@ def chosen(pools: Pools, seed: int = 0, **settings) -> list[str]:
     return [prompt[row] for row in sorted(rows)]
 
 
-def test_each_pool_has_its_share_and_covers_every_topic_before_it_repeats_one():
-    pools = candidates({"easy": 4, "hard": 2}, answers=2)
-    kept = chosen(pools, balanced=True, size=6)
+def test_each_pool_covers_every_topic_before_it_repeats_one_and_every_prompt_before_an_answer():
+    kept = chosen(candidates({"easy": 4, "hard": 2}, answers=2), balanced=True, size=6)
     for pool in ("easy", "hard"):
         topics = [prompt.split()[0] for prompt in kept if pool in prompt]
         assert sorted(topics) == ["circle", "graph", "prime"]
-
-
-@pytest.mark.parametrize("size", [1, 5, 17, 100])
-def test_no_more_rows_than_asked_for_and_none_twice_and_every_prompt_once_first(size: int):
-    kept = chosen(candidates({"all": 3}, answers=2), size=size)
-    assert len(kept) == min(size, 18)
-    assert len(set(kept)) == min(size, 9)
+    for size in (1, 5, 17, 100):
+        kept = chosen(candidates({"all": 3}, answers=2), size=size)
+        assert len(kept) == min(size, 18)
+        assert len(set(kept)) == min(size, 9)
 
 
 def naive(points: np.ndarray, k: int, first: int) -> list[int]:

@@ -96,22 +96,18 @@ def test_rows_that_are_no_problems_do_not_count_and_golds_are_said(tmp_path):
     assert counted.golds == {"unjudgeable": 1, "guessable": 1}
 
 
-def test_nothing_is_known_of_files_that_are_not_there(tmp_path):
-    for limit in (None, 9):
-        source = Source(name="mine", files=("none.jsonl",), limit=limit)
-        assert isnan(facts_of_source(source, tmp_path).problems)
-
-
-def test_the_hub_is_as_large_as_the_catalogue_says_and_only_what_its_entry_reads():
+def test_the_hub_is_as_large_as_the_catalogue_says_and_of_what_is_not_there_nothing_is_known():
     def problems(**source) -> float:
         return facts_of_source(Source(**source), Path()).problems
 
     assert problems(use="gsm8k_train") == 7473
     assert problems(use="gsm8k_train", limit=3000) == 3000
     assert problems(use="gsm8k") == 1319
-    assert isnan(problems(use="gsm8k_train", split="test"))
+    assert isnan(problems(use="gsm8k_train", split="test"))  # its entry reads another
     assert isnan(problems(use="gsm8k_train", where={"question": "A*"}))
     assert isnan(problems(name="mine", kind="hub", dataset="some/body"))
+    assert isnan(problems(name="mine", files=("none.jsonl",)))
+    assert isnan(problems(name="mine", files=("none.jsonl",), limit=9))
 
 
 @pytest.mark.parametrize("tokenizer", ["qwen3", "smollm2", "deepseek_v3"])

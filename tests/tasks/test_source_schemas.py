@@ -35,12 +35,6 @@ def row_of(name: str, **changed: Any) -> dict[str, Any]:
     return {**ROWS[name], **changed}
 
 
-def test_numinas_proofs_may_be_kept_as_prompts_for_sft():
-    row = row_of("numina_math", answer="Proof")
-    problem = to_problem(row, Source(use="numina_math", gold_optional=True))
-    assert (problem.judgeable, problem.answer) == (False, None)
-
-
 @pytest.mark.parametrize(
     ("name", "changed", "reason"),
     [
@@ -58,14 +52,15 @@ def test_numinas_proofs_may_be_kept_as_prompts_for_sft():
         ("intellect3_code", {"info": "{}"}, r"info\.tests: missing"),
         ("synthetic2_rl_code", {"verification_info": "["},
          r"verification_info\.test_cases: missing"),
-        ("synthetic2_rl_math", {"verification_info": "{}"},
-         r"verification_info\.ground_truth: missing"),
         ("dolci_think_rl_code", {"ground_truth": ["eJyA"]}, r"ground_truth\.0: packed tests"),
     ],
 )  # fmt: skip
 def test_a_row_without_usable_gold_is_refused_with_the_fields_name(name, changed, reason):
     with pytest.raises(BadField, match=f"^field {reason}"):
         to_problem(row_of(name, **changed), Source(use=name))
+    if name == "numina_math":  # proofs may be kept as prompts for SFT
+        problem = to_problem(row_of(name, **changed), Source(use=name, gold_optional=True))
+        assert (problem.judgeable, problem.answer) == (False, None)
 
 
 @pytest.mark.parametrize("name", [*ROWS, "opencodereasoning2", "liveoibench"])
@@ -86,14 +81,6 @@ TRACED = {
 }
 
 
-@pytest.mark.parametrize("name", TRACED)
-def test_published_answers_of_a_row_are_read_with_who_wrote_them(name):
-    traces = traces_of(ROWS[name], Source(use=name))
-    assert [trace.text for trace in traces] == TRACED[name]
-    writers = {"openthoughts3_math": "QwQ-32B", "openmathreasoning": "any"}
-    assert {trace.model for trace in traces} == {writers.get(name, "DeepSeek-R1")}
-
-
 RATED = {
     "openmathreasoning": (0.65625, 1),
     "polaris": (7 / 8, 8),
@@ -105,38 +92,34 @@ RATED = {
 }
 
 
-@pytest.mark.parametrize("name", RATED)
-def test_published_pass_rates_of_a_row_are_read_with_whose_they_are(name):
-    rate = pass_rate_of(ROWS[name], Source(use=name))
-    assert rate is not None
-    assert (rate.rate, rate.answers) == RATED[name]
-    assert rate.model == Source(use=name).pass_rate_model
-
-
-@pytest.mark.parametrize(
-    ("value", "rate"),
-    [("right", 1.0), ("wrong", 0.0), ("n/a", None), (None, None), ("", None), (1, 1.0)],
-)
-def test_a_judgement_is_the_pass_rate_of_one_answer_and_no_word_is_none(value, rate):
-    published = pass_rate_of({"judgement": value}, Source(use="opencodereasoning2"))
-    assert (published.rate if published else None) == rate
-
-
 @pytest.mark.parametrize("value", ["9/8", "3/0", -1, 1.5, "easy", "nan", [0.5]])
-def test_what_is_no_pass_rate_is_refused_with_the_fields_name(value):
+def test_what_is_no_pass_rate_is_refused_and_a_judgement_is_that_of_one_answer(value):
     with pytest.raises(BadField, match=r"^field difficulty: .* is no pass rate between 0 and 1"):
         pass_rate_of({**ROWS["polaris"], "difficulty": value}, Source(use="polaris"))
+    rates = {"right": 1.0, "wrong": 0.0, "n/a": None, None: None, "": None, 1: 1.0}
+    for judgement, rate in rates.items():
+        published = pass_rate_of({"judgement": judgement}, Source(use="opencodereasoning2"))
+        assert (published.rate if published else None) == rate
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_of_the_dataset_is_a_problem_with_its_gold_or_a_prompt_that_nothing_can_judge(name):
-    source = Source(use=name)
-    problem = to_problem(ROWS[name], source)
+def test_a_row_of_the_dataset_is_a_problem_with_its_gold_and_what_is_published_about_it(name):
+    """Or a prompt that nothing can judge."""
+    row, source = ROWS[name], Source(use=name)
+    problem = to_problem(row, source)
     prompt, gold = SUM.values() if source.domain == "math" else ("Add one.", STDIN)
     gold = gold if name not in WITHOUT_GOLD else None
     assert problem.prompt == prompt or (name == "codeforces" and problem.prompt.startswith(prompt))
     assert (problem.source, problem.judgeable) == (name, gold is not None)
     assert (problem.answer or (problem.tests and problem.tests.cases)) == gold
+    if name in TRACED:
+        writer = {"openthoughts3_math": "QwQ-32B", "openmathreasoning": "any"}
+        traces = [(trace.text, trace.model) for trace in traces_of(row, source)]
+        assert traces == [(text, writer.get(name, "DeepSeek-R1")) for text in TRACED[name]]
+    if name in RATED:
+        rate = pass_rate_of(row, source)
+        assert rate is not None
+        assert (rate.rate, rate.answers, rate.model) == (*RATED[name], source.pass_rate_model)
 
 
 @pytest.mark.parametrize(
@@ -270,13 +253,13 @@ def test_options_join_the_prompt_and_the_gold_is_their_letter(options, gold, let
 
 
 def test_a_gold_that_is_named_before_wrong_options_is_one_of_them_in_an_order_of_the_prompt():
-    row = {"Question": "Which?", "Correct Answer": "Neon"}
-    row |= {f"Incorrect Answer {i}": text for i, text in enumerate(["Iron", "Gold", "Tin"], 1)}
-    problem = to_problem(row, Source(use="gpqa_diamond"))
-    assert f"\n{problem.answer}) Neon\n" in problem.prompt
-    others = {to_problem({**row, "Question": f"{i}?"}, Source(use="gpqa_diamond")).answer
-              for i in range(30)}  # fmt: skip
-    assert others == {*"ABCD"}
+    letters = set()
+    for i in range(30):
+        row = gpqa(f"{i}?", "Neon", "Iron", "Gold", "Tin")
+        problem = to_problem(row, Source(use="gpqa_diamond"))
+        assert f"\n{problem.answer}) Neon" in problem.prompt
+        letters.add(problem.answer)
+    assert letters == {*"ABCD"}
 
 
 def gpqa(question: str, right: str, *wrong: str) -> dict[str, str]:
@@ -286,9 +269,8 @@ def gpqa(question: str, right: str, *wrong: str) -> dict[str, str]:
 
 def test_a_right_option_that_reads_like_the_number_of_a_wrong_one_is_the_gold():
     for i in range(8):
-        problem = to_problem(
-            gpqa(f"{i}: how many?", "3", "4", "6", "5"), Source(use="gpqa_diamond")
-        )
+        row = gpqa(f"{i}: how many?", "3", "4", "6", "5")
+        problem = to_problem(row, Source(use="gpqa_diamond"))
         assert f"\n{problem.answer}) 3\n" in problem.prompt
 
 
@@ -302,24 +284,18 @@ def test_options_that_the_prompt_shows_by_letter_keep_the_order_in_which_it_show
         to_problem(unread, Source(use="gpqa_diamond"))
 
 
-@pytest.mark.parametrize(("options", "gold", "other"), [
-    (["A", "C", "G", "T"], "C", "letter"), ({"3": "9", "4": "3"}, "3", "label"),
+@pytest.mark.parametrize(("options", "gold", "reason"), [
+    (["A", "C", "G", "T"], "C", "'C' is an option, and the letter of another one"),
+    ({"3": "9", "4": "3"}, "3", "'3' is an option, and the label of another one"),
+    (["Iron", "Neon"], 2, "2 is the place of none of 2 options"),
+    (["Iron", "Neon"], "Tin", "'Tin' is none of the 2 options"),
 ])  # fmt: skip
-def test_a_gold_that_is_one_option_and_names_another_is_refused(options, gold, other):
+def test_a_gold_that_is_no_option_or_is_one_and_names_another_is_refused(options, gold, reason):
     row = {"problem": "Which?", "options": options, "answer": gold}
-    with pytest.raises(BadField, match=f"is an option, and the {other} of another one"):
-        to_problem(row, source(options_field="options"))
-    row["options"] = ["A", "B"]
-    assert to_problem(row | {"answer": "B"}, source(options_field="options")).answer == "B"
-
-
-@pytest.mark.parametrize(("gold", "reason"), [
-    (2, "2 is the place of none of 2 options"), ("Tin", "'Tin' is none of the 2 options"),
-])  # fmt: skip
-def test_a_gold_that_is_no_option_is_refused(gold, reason):
-    row = {"problem": "Which?", "options": ["Iron", "Neon"], "answer": gold}
     with pytest.raises(BadField, match=f"^field answer: {reason}"):
         to_problem(row, source(options_field="options"))
+    row |= {"options": ["A", "B"], "answer": "B"}
+    assert to_problem(row, source(options_field="options")).answer == "B"
 
 
 def test_livecodebench_functions_are_named_by_the_metadata_and_keep_their_day():
@@ -364,11 +340,8 @@ def test_the_last_turn_of_a_user_is_the_prompt_with_the_examples_before_it():
     assert prompt == "User: 1?\n\nAssistant: 1\n\nUser: 2?"
     traced = source(prompt_field="p", trace_fields=["p"], trace_model="m")
     assert [trace.text for trace in traces_of({"p": chat}, traced)] == ["2"]
-
-
-def test_a_turn_of_a_user_is_the_prompt_whoever_spoke_before():
-    chat = [{"from": "system", "value": "s"}, {"from": "user", "value": " q "}, {"from": "user"}]
-    assert prompt_of({"p": chat}, source(prompt_field="p")) == "q"
+    alone = [{"from": "system", "value": "s"}, {"from": "user", "value": " q "}, {"from": "user"}]
+    assert prompt_of({"p": alone}, source(prompt_field="p")) == "q"
 
 
 def test_a_dot_reaches_into_objects_lists_and_json_texts():
@@ -394,14 +367,11 @@ def test_answers_are_found_where_datasets_put_them(row, options, answer):
 
 
 @pytest.mark.parametrize("row", [{}, {"answer": None}, {"answer": " "}, {"answer": []}])
-def test_gold_is_required_unless_the_source_says_otherwise(row):
+def test_gold_is_required_unless_the_source_says_otherwise_and_wrong_gold_is_always_a_reject(row):
     row = {"problem": "p", **row}
     with pytest.raises(BadField, match=r"field answer: (missing|empty)"):
         to_problem(row, source())
     assert not to_problem(row, source(gold_optional=True)).judgeable
-
-
-def test_gold_that_is_there_but_cannot_be_used_is_a_reject_all_the_same():
     optional = source(domain="code", gold_optional=True)
     with pytest.raises(BadField, match="field tests: an object with"):
         to_problem({"problem": "p", "tests": {"weird": 1}}, optional)
