@@ -131,7 +131,7 @@ def log_complete(
             wanted[BEST] = max(measured, key=lambda n: (measured[n], -int(n)))
         assigned = server.get_registered_model(tracker.name).aliases if wanted else {}
         for alias, version in wanted.items():
-            if assigned.get(alias) != version:
+            if str(assigned.get(alias)) != version:  # a number, from a database
                 server.set_registered_model_alias(tracker.name, alias, version)
         server.inputs(run_id, (), models)
 

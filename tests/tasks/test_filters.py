@@ -96,12 +96,12 @@ def with_tests(folder: Path, rows: list[Problem], **chosen):
 
 
 def test_repeated_tests_do_not_count_and_rows_of_other_sources_are_counted_alone(tmp_path: Path):
-    mine, math = [coded("enough", 16, 3, "mine"), coded("few", 15, 3, "mine")], math_problem("1+1")
-    metrics = with_tests(tmp_path, [*mine, coded("b", 1, source="theirs"), math], sources=("mine",))
+    rows, math = [coded("enough", 16, 3, "mine"), coded("few", 15, 3, "mine")], math_problem("1+1")
+    metrics = with_tests(tmp_path, [*rows, coded("b", 1, source="theirs"), math], sources=("mine",))
     (kept,), (rejected,) = kept_in(tmp_path / "out"), rejected_in(tmp_path / "out")
     assert (kept.prompt, kept.tests) == ("enough", coded("enough", 16).tests)
     assert rejected.reason == "15 distinct tests, fewer than 16"
-    assert Problem.model_validate_json(rejected.row) == mine[1]
+    assert Problem.model_validate_json(rejected.row) == rows[1]
     assert (metrics["repeated_tests"], metrics["other_sources"]) == (6.0, 2.0)
 
 

@@ -119,6 +119,10 @@ def test_scores_are_in_order_and_what_nobody_answered_is_unscored(tmp_path, scri
     # A measurement is a metric, and no part of the table: equal verdicts give equal bytes.
     assert metrics["judge_seconds"] == 2 * 0.25
     assert {s.seconds for s in scores} == {0.0}
+    stranger = Sample(problem_id="z", index=0, model="m", text="right")
+    write_table(artifact.folder / "samples.parquet", Sample, [stranger])
+    with pytest.raises(ValueError, match="a sample answers z, which is no problem here"):
+        judged_stage(tmp_path / "unknown", artifact)
 
 
 def test_a_killed_stage_judges_only_what_is_left(tmp_path, scripted):
@@ -135,14 +139,6 @@ def test_a_killed_stage_judges_only_what_is_left(tmp_path, scripted):
     assert resumed == at_once
 
 
-def test_a_sample_of_an_unknown_problem_is_an_error(tmp_path: Path, scripted):
-    artifact = answered(tmp_path / "in", ["right"])
-    stranger = Sample(problem_id="z", index=0, model="m", text="right")
-    write_table(artifact.folder / "samples.parquet", Sample, [stranger])
-    with pytest.raises(ValueError, match="a sample answers z, which is no problem here"):
-        judged_stage(tmp_path / "out", artifact)
-
-
 P = Problem(domain="math", prompt="What is 1 + 1?", answer="2")
 
 
@@ -155,32 +151,23 @@ def sample(index: int, text: str = "answer") -> Sample:
 
 
 def test_every_cell_of_the_confusion_table_is_counted():
-    ours = [True, True, True, False, False, False]
-    published = [True, True, False, False, False, True]
+    ours = [True, True, True, False, False, False, None, True]
+    published = [True, True, False, False, False, True, True]
     agreement = compare(
         [P],
-        [sample(i) for i in range(6)],
+        [sample(i) for i in range(8)],
         [scored(P.id, c, i) for i, c in enumerate(ours)],
-        [grade(i, c) for i, c in enumerate(published)],
+        [grade(i, c) for i, c in enumerate(published)] + [grade(9, False)],
     )
     assert (agreement.both_right, agreement.both_wrong) == (2, 2)
     assert (agreement.only_ours, agreement.only_published) == (1, 1)
+    # Number 6 has no verdict and number 9 no answer of ours; number 7 nobody has graded.
+    assert (agreement.compared, agreement.unscored, agreement.ungraded) == (6, 2, 1)
     assert agreement.share == pytest.approx(4 / 6)
     low, high = agreement.interval
     assert 0 < low < 4 / 6 < high < 1
-
-
-def test_unscored_and_ungraded_answers_are_counted_apart_and_nothing_compared_is_no_agreement():
-    scores = [scored(P.id, True, 0), scored(P.id, None, 1), scored(P.id, True, 2)]
-    agreement = compare([P], [], scores, [grade(0, True), grade(1, True), grade(9, False)])
-    assert (agreement.compared, agreement.unscored, agreement.ungraded, agreement.share) == (
-        1,
-        2,
-        1,
-        1.0,
-    )
-    agreement = compare([], [], [scored(P.id, True, 0)], [])
-    assert (agreement.share, agreement.interval) == (None, (0.0, 1.0))
+    none = compare([], [], [scored(P.id, True, 0)], [])
+    assert (none.share, none.interval) == (None, (0.0, 1.0))
 
 
 def test_a_disagreement_carries_what_a_reader_needs_to_settle_it():

@@ -120,20 +120,8 @@ def problems(store: SharedStore) -> list[str]:
     return [wrong for _, wrong in store.shared_damage() if wrong]
 
 
-def test_another_machine_finds_the_result_and_fetches_its_files(url, tmp_path):
-    published = made(SharedStore(tmp_path / "a", url))
-    other = SharedStore(tmp_path / "b", url)
-    artifact, _ = other.find("collect", KEY, verify=True)
-    assert artifact.digest == published.digest
-    assert not artifact.folder.exists()
-    assert other.manifest(artifact).files.keys() == {"rows.jsonl", "deep/more.txt"}
-    assert fetched(other) == "rows"
-    assert (artifact.folder / "deep/more.txt").read_text() == "more"
-    assert other.find("collect", KEY, verify=True)[0] == artifact
-    assert problems(other) == []
-
-
 def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp_path):
+    """And a third one finds it, and fetches its files."""
     first, second = SharedStore(tmp_path / "a", url), SharedStore(tmp_path / "b", url)
     for store in (first, second):
         assert store.find("collect", KEY)[0] is None  # both are about to compute it
@@ -141,7 +129,15 @@ def test_the_first_of_two_machines_wins_and_the_second_takes_its_result(url, tmp
     adopted = made(second, rows="yours")
     assert adopted.digest == winner.digest
     assert adopted.file("rows.jsonl").read_text() == "mine"
-    assert fetched(SharedStore(tmp_path / "c", url)) == "mine"
+    other = SharedStore(tmp_path / "c", url)
+    artifact, _ = other.find("collect", KEY, verify=True)
+    assert artifact.digest == winner.digest
+    assert not artifact.folder.exists()
+    assert other.manifest(artifact).files.keys() == {"rows.jsonl", "deep/more.txt"}
+    assert fetched(other) == "mine"
+    assert (artifact.folder / "deep/more.txt").read_text() == "more"
+    assert other.find("collect", KEY, verify=True)[0] == artifact
+    assert problems(other) == []
 
 
 def test_racing_writers_leave_one_whole_result(s3, tmp_path):
@@ -173,10 +169,10 @@ def test_a_forced_result_replaces_the_shared_one_that_was_seen_and_no_other(url,
     assert at_the_next_hit.file("rows.jsonl").read_text() == "new here"
 
 
-@pytest.mark.parametrize("wrong", ["nonsense://x/y", "abfs://bucket/x"])
-def test_an_address_that_nothing_here_can_read_is_refused(wrong, tmp_path):
-    with pytest.raises(ConfigError, match=r"KLEAR_STORE="):
-        SharedStore(tmp_path, wrong)
+def test_an_address_that_nothing_here_can_read_is_refused(tmp_path):
+    for wrong in ("nonsense://x/y", "abfs://bucket/x"):
+        with pytest.raises(ConfigError, match=r"KLEAR_STORE="):
+            SharedStore(tmp_path, wrong)
 
 
 def test_what_others_published_is_listed_and_may_be_an_input(disk, tmp_path, monkeypatch, capsys):
@@ -195,17 +191,15 @@ def test_what_others_published_is_listed_and_may_be_an_input(disk, tmp_path, mon
     assert [m.key[0] for m in results(two)] == ["b"]
 
 
-@pytest.mark.parametrize("emptied", [False, True])
 def test_a_cached_result_is_published_at_a_new_address_or_where_another_machine_removed_it(
-    disk, tmp_path, emptied
+    disk, tmp_path
 ):
     made(SharedStore(tmp_path / "a", disk))
-    place = disk if emptied else f"{disk}_new"
-    other = SharedStore(tmp_path / "b", place)
-    if emptied:
+    for place in (f"{disk}_new", disk):
+        other = SharedStore(tmp_path / "b", place)
         other.objects.remove(f"collect/{KEY}")
-    reused(SharedStore(tmp_path / "a", place))
-    assert fetched(other) == "rows"
+        reused(SharedStore(tmp_path / "a", place))
+        assert fetched(other) == "rows"
 
 
 def test_a_forced_result_that_could_not_be_sent_is_sent_later_and_kept(disk, tmp_path, monkeypatch):
@@ -269,61 +263,58 @@ def test_a_kill_between_the_parts_of_a_file_shares_nothing_and_the_file_is_sent_
     assert begun(other) == ["rows.jsonl"]  # the bucket's lifecycle rule removes those parts
 
 
-@pytest.mark.parametrize("content", [b"sowr", b"row", None])
-def test_a_changed_or_missing_object_is_found_never_handed_out_and_sent_again(
-    url, tmp_path, content
-):
+def test_a_changed_or_missing_object_is_found_never_handed_out_and_sent_again(url, tmp_path):
     store = SharedStore(tmp_path / "a", url)
     made(store)
-    damage_there(store, content)
-    assert problems(store) == [f"collect/{KEY}: rows.jsonl is missing or was changed"]
-    with pytest.raises((ObjectDamaged, AssertionError), match=r"rows.jsonl is "):
-        fetched(SharedStore(tmp_path / "b", url))
-    assert not (tmp_path / "b" / "collect" / KEY).exists()
-    reused(store, verify=True)
-    assert problems(store) == []
+    for content in (b"sowr", b"row", None):
+        damage_there(store, content)
+        assert problems(store) == [f"collect/{KEY}: rows.jsonl is missing or was changed"]
+        with pytest.raises((ObjectDamaged, AssertionError), match=r"rows.jsonl is "):
+            fetched(SharedStore(tmp_path / "b", url))
+        assert not (tmp_path / "b" / "collect" / KEY).exists()
+        reused(store, verify=True)
+        assert problems(store) == []
 
 
-@pytest.mark.parametrize("content", [None, b"", b"row"])
-def test_a_result_without_its_files_is_not_found_and_is_replaced(disk, tmp_path, content):
+def test_a_result_without_its_files_is_not_found_and_is_replaced(disk, tmp_path):
     made(SharedStore(tmp_path / "a", disk))
-    other = SharedStore(tmp_path / "b", disk)
-    damage_there(other, content)
-    artifact, wrong = other.find("collect", KEY)
-    assert artifact is None
-    assert wrong.endswith(f"collect/{KEY}: rows.jsonl is missing or was changed")
-    made(other, rows="made again")
-    assert problems(other) == []
-    assert fetched(SharedStore(tmp_path / "c", disk)) == "made again"
+    for content in (None, b"", b"row"):
+        other = SharedStore(tmp_path / f"other {content}", disk)
+        damage_there(other, content)
+        artifact, wrong = other.find("collect", KEY)
+        assert artifact is None
+        assert wrong.endswith(f"collect/{KEY}: rows.jsonl is missing or was changed")
+        made(other, rows=f"in place of {content}")
+        assert problems(other) == []
+        assert fetched(SharedStore(tmp_path / f"c {content}", disk)) == f"in place of {content}"
 
 
-@pytest.mark.parametrize("text", ["{", "../outside"])
-def test_an_unreadable_manifest_is_named_and_replaced(s3, tmp_path, text):
+def test_an_unreadable_manifest_is_named_and_replaced(disk, tmp_path):
     """Not that of a result, or one that reaches beyond its folder."""
-    store = SharedStore(tmp_path / "a", s3)
+    store = SharedStore(tmp_path / "a", disk)
     good = (made(store).folder / MANIFEST).read_text()
-    store.discard("collect", KEY)
-    wrong = text if text == "{" else good.replace("rows.jsonl", text)
-    store.objects.write(NAME, wrong.encode(), new=False)
-    artifact, reason = store.find("collect", KEY)
-    assert artifact is None
-    assert "unreadable manifest" in reason
-    made(store, rows="made again")
-    assert fetched(SharedStore(tmp_path / "b", s3)) == "made again"
+    for number, wrong in enumerate(("{", good.replace("rows.jsonl", "../outside"))):
+        store.discard("collect", KEY)
+        store.objects.write(NAME, wrong.encode(), new=False)
+        artifact, reason = store.find("collect", KEY)
+        assert artifact is None
+        assert "unreadable manifest" in reason
+        made(store, rows=f"made again, {number}")
+        assert fetched(SharedStore(tmp_path / f"b{number}", disk)) == f"made again, {number}"
 
 
-@pytest.mark.parametrize(("rows", "verify"), [("other rows", False), ("sowr", True)])
-def test_a_copy_that_was_changed_here_is_named_and_brought_again(disk, tmp_path, rows, verify):
+def test_a_copy_that_was_changed_here_is_named_and_brought_again(disk, tmp_path):
     """One of the same size under `verify`."""
     store = SharedStore(tmp_path / "a", disk)
     path = made(store).file("rows.jsonl")
-    path.write_text(rows)
-    [(_, wrong)] = damaged(store)
-    assert wrong.endswith("rows.jsonl was changed since it was published")
-    assert path.read_text() == rows
-    again = SharedStore(tmp_path / "a", disk)
-    again.fetch(reused(again, verify=verify))
-    assert path.read_text() == "rows"
+    for rows, verify in (("other rows", False), ("sowr", True)):
+        path.write_text(rows)
+        [(_, wrong)] = damaged(store)
+        assert wrong.endswith("rows.jsonl was changed since it was published")
+        assert path.read_text() == rows
+        again = SharedStore(tmp_path / "a", disk)
+        again.fetch(reused(again, verify=verify))
+        assert path.read_text() == "rows"
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -334,9 +325,8 @@ def test_the_same_command_goes_on_after_it_met_a_damaged_input(disk, tmp_path):
 
     def run() -> str:
         with active(Run(store=SharedStore(tmp_path / "b", disk))):
-            return (
-                report(collect(settings=Knobs()), settings=Knobs()).file("rows.jsonl").read_text()
-            )
+            made_of_it = report(collect(settings=Knobs()), settings=Knobs())
+        return made_of_it.file("rows.jsonl").read_text()
 
     with pytest.raises(ObjectDamaged, match=r"the next run that makes it computes it again$"):
         run()

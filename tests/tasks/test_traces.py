@@ -50,7 +50,7 @@ def collected(tmp_path: Path) -> Artifact:
 
 
 def answered(out: Path, collected: Artifact, **more: Any) -> tuple[list[tuple[str, str, str]], Any]:
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     settings = SampleSettings(engine=FROM_ROWS, samples_per_prompt=3, **more)
     counts = distill.body(out, collected, collected, settings=settings, seed=0)
     prompts = {p.id: p.prompt for p in kept_in(collected.folder)}
@@ -65,6 +65,7 @@ def test_published_answers_are_samples_and_prompts_without_one_are_counted(colle
     assert (counts["published"], counts["prompts_without_trace"]) == (4, 1)
     (left,) = rejected_in(tmp_path / "out")
     assert (left.id, counts["problems_without_answer"]) == (problem_id("Three?"), 1)
+    assert answered(tmp_path / "out", collected) == (samples, counts)  # killed at its end
 
 
 def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, tmp_path):
@@ -75,37 +76,24 @@ def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, t
     assert [s[:2] for s in samples] == ours + others
     assert counts["problems_without_answer"] == 0
     assert recorded_files(SampleSettings(engine=FROM_ROWS, fallback=other)) == [more]
-
-
-def test_the_data_folder_holds_the_recordings_of_a_fallback_too():
-    other = "distill.fallback={kind: recorded, model: m, files: [more.jsonl]}"
-    fallback = load_profile("open_traces", ["data.root=folder", other]).distill.fallback
+    named = "distill.fallback={kind: recorded, model: m, files: [more.jsonl]}"
+    fallback = load_profile("open_traces", ["data.root=folder", named]).distill.fallback
     assert fallback
     assert fallback.files == ("folder/more.jsonl",)
 
 
-def test_a_killed_stage_keeps_each_published_answer_once(collected, tmp_path):
-    samples, counts = answered(tmp_path / "out", collected)
-    (tmp_path / "out").rename(tmp_path / "first")
-    assert answered(tmp_path / "out", collected) == (samples, counts)
-
-
-def graph_of(source: str, **fields: Any) -> tuple[Source, dict[str, tuple[str, ...]]]:
-    """What is read of a source of the catalogue, and by which stages what is read."""
-    fields |= {"collect": {"sources": [{"use": source}]}}
-    benchmarks = {"sources": [{"use": "aime24"}]}
-    settings = Pipeline.model_validate({"profile": "x", "benchmarks": benchmarks, **fields})
+def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
+    """As with published answers (tests/flows/test_open_traces.py)."""
+    profile = {"profile": "x", "benchmarks": {"sources": [{"use": "aime24"}]}}
+    profile |= {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
+    profile |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
+    profile |= {"collect": {"sources": [{"use": "polaris"}]}}
+    settings = Pipeline.model_validate(profile)
     inputs = {name: call.inputs for name, call in build_dag(settings).items()}
-    return settings.collect.to_read(0), inputs
-
-
-def test_the_graph_gives_the_rows_to_the_stage_that_takes_their_answers():
-    engine = {"kind": "recorded", "from": "catalogue"}
-    teachers = {"distill": {"engine": engine}, "sample": {"engine": {"kind": "scripted"}}}
-    source, inputs = graph_of("deepmath", **teachers)
-    assert source.trace_fields == ("r1_solution_1", "r1_solution_2", "r1_solution_3")
-    assert inputs["distill"] == ("decontaminate", "collect")
-    assert inputs["sample"] == ("filter_tests",)
+    assert settings.collect.to_read(0).pass_rate_field == "difficulty"
+    assert inputs["difficulty"] == ("decontaminate", "collect")
+    assert inputs["filter_rl"] == ("filter_tests", "collect")
+    assert not {"sample", "judge_rl", "rate", "judge_rate"} & set(inputs)
 
 
 RATES = ["6/8", "2/8", "n/a", None, "6/8", "12/8"]
@@ -127,38 +115,23 @@ def rated(tmp_path: Path) -> Artifact:
     return Artifact.of_folder(tmp_path / "collected").model_copy(update={"stage": "collect"})
 
 
-def test_published_pass_rates_choose_what_rl_trains_on_and_are_counted(rated, tmp_path):
-    settings = FilterRLSettings(pass_rates="published")
-    (tmp_path / "out").mkdir()
-    counts = filter_rl.body(tmp_path / "out", rated, rated, settings=settings)
-    kept = [p.prompt for p in kept_in(tmp_path / "out")]
-    assert kept == ["P0?", "P4?", "P4?"]  # 6 of 8 and 0 of 2: 0.6
-    reasons = [r.reason for r in rejected_in(tmp_path / "out")]
+def test_published_pass_rates_choose_what_rl_trains_on_and_say_how_hard_a_problem_is(
+    rated, tmp_path
+):
+    out = tmp_path / "out"
+    out.mkdir()
+    counts = filter_rl.body(out, rated, rated, settings=FilterRLSettings(pass_rates="published"))
+    assert [p.prompt for p in kept_in(out)] == ["P0?", "P4?", "P4?"]  # 6 of 8 and 0 of 2: 0.6
     few = "published pass rate 0.25; needs more than 0.5"
-    assert reasons == [few, *["no published pass rate"] * 2]
+    assert [r.reason for r in rejected_in(out)] == [few, *["no published pass rate"] * 2]
     assert counts["published"] == 3
-
-
-def test_published_pass_rates_say_how_hard_a_problem_is(rated, tmp_path):
-    settings = DifficultySettings(rater="published")
-    (tmp_path / "out").mkdir()
-    counts = difficulty.body(tmp_path / "out", rated, rated, settings=settings)
-    difficulties = list(read_table(tmp_path / "out/difficulty.parquet", Difficulty))
+    counts = difficulty.body(out, rated, rated, settings=DifficultySettings(rater="published"))
+    difficulties = list(read_table(out / "difficulty.parquet", Difficulty))
     assert [(d.label, d.pass_rate) for d in difficulties[:4]] == [
         ("easy", 0.75), ("hard", 0.25), ("unrated", None), ("unrated", None),
     ]  # fmt: skip
     assert difficulties[4].pass_rate == pytest.approx(0.6)
     assert counts["published"] == 3
-
-
-def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
-    engines = {name: {"engine": {"kind": "scripted"}} for name in ("distill", "sample")}
-    engines |= {"filter_rl": {"pass_rates": "published"}, "difficulty": {"rater": "published"}}
-    source, inputs = graph_of("polaris", **engines)
-    assert source.pass_rate_field == "difficulty"
-    assert inputs["difficulty"] == ("decontaminate", "collect")
-    assert inputs["filter_rl"] == ("filter_tests", "collect")
-    assert not {"sample", "judge_rl", "rate", "judge_rate"} & set(inputs)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from mlflow import MlflowClient
@@ -105,7 +106,7 @@ def test_an_interrupt_while_old_files_are_removed_loses_neither_the_new_result_n
     with active(run):
         first = write_text(settings=Knobs())
     again = Run(store=run.store, force=frozenset({"write_text"}))
-    monkeypatch.setattr(store.shutil, "rmtree", interrupted)
+    monkeypatch.setattr(store.shutil, "rmtree", Mock(side_effect=KeyboardInterrupt))
     work = run.store.work("write_text", first.key)
     work.mkdir(parents=True)
     (work / "text.txt").write_text("new")
@@ -116,14 +117,10 @@ def test_an_interrupt_while_old_files_are_removed_loses_neither_the_new_result_n
     assert (result and result.file("text.txt").read_text(), damage) == ("new", "")
 
 
-def interrupted(*_: Any, **__: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def test_a_stage_that_waits_for_another_run_ends_with_its_own_and_says_so(
     run: Run, heard: Heard
 ) -> None:
-    key = write_text_key(run)
+    key = write_text.key((), Knobs(), run)
 
     def wait_for_another_run() -> Artifact:
         with active(run):
@@ -137,12 +134,6 @@ def test_a_stage_that_waits_for_another_run_ends_with_its_own_and_says_so(
         run_graph({"waits": Node((), wait_for_another_run), "fails": Node((), fail)})
     (failed,) = (event for event in heard if isinstance(event, Failed))
     assert failed.interrupted
-
-
-def write_text_key(run: Run) -> str:
-    """By which a run that computes `write_text` holds it."""
-    with active(Run(store=Store(run.store.root / "elsewhere"))):
-        return write_text(settings=Knobs()).key
 
 
 def test_a_metric_that_is_no_number_is_counted_and_does_not_spoil_the_manifest(run: Run) -> None:
@@ -242,21 +233,20 @@ def test_a_result_keeps_why_it_was_computed_and_against_which_earlier_one(run: R
     assert why(Run(store=run.store, force=frozenset({"reads"})), "a", "x")[0] == "forced"
 
 
-TO_COME_OR_OVER = ("AwaitingRetry", "Scheduled", "Suspended", "Pending", "Completed")
-
-
-@pytest.mark.parametrize("state", ["Running", "Cancelling", *TO_COME_OR_OVER])
-def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(state, monkeypatch):
-    run = SimpleNamespace(state=getattr(states, state)())
+def test_a_run_is_marked_as_crashed_only_if_its_process_is_gone(monkeypatch):
+    to_come_or_over = ("AwaitingRetry", "Scheduled", "Suspended", "Pending", "Completed")
+    run = SimpleNamespace(state=None)
     client = SimpleNamespace(
         read_flow_run=lambda _: run,
         set_flow_run_state=lambda _, new, force: setattr(run, "state", new),
         read_task_runs=lambda **_: [],
     )
     monkeypatch.setattr(prefect, "get_client", lambda **_: nullcontext(client))
-    is_over = prefect.mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
-    assert is_over == (state != "Suspended")
-    assert run.state.name == (state if state in TO_COME_OR_OVER else "Crashed")
+    for name in ("Running", "Cancelling", *to_come_or_over):
+        run.state = getattr(states, name)()
+        is_over = prefect.mark_crashed("6f9619ff-8b86-4011-b42d-00c04fc964ff")
+        assert is_over == (name != "Suspended")
+        assert run.state.name == (name if name in to_come_or_over else "Crashed")
 
 
 @pytest.fixture
@@ -307,13 +297,10 @@ def test_the_same_command_continues_an_orphan_and_another_kills_it(here, tmp_pat
         assert (entries["mlflow_run"], entries["flow_run"]) == (dead, "")  # it can be continued
 
 
-def test_a_stage_is_named_after_what_differs_in_its_settings():
+def test_a_stage_is_named_after_what_differs_in_its_settings_which_are_parameters_one_a_leaf():
     changed = (("sft.epochs", "0.2"), ("evaluate.k", "4"))
     names = [Tracker(changed=changed).label(stage) for stage in ("sft", "evaluate_sft", "rl_math")]
     assert names == ["sft · epochs=0.2", "evaluate_sft · k=4", "rl_math"]
-
-
-def test_parameters_are_one_a_leaf_and_no_python():
     settings = {"a": {"b": [1, 2], "c": None}, "sources": [{"name": "x", "k": 1.5}, {"name": "y"}]}
     flat = {"a.b": "1, 2", "a.c": "null", "sources.x.name": "x", "sources.x.k": "1.5"}
     assert as_params(settings) == {**flat, "sources.y.name": "y"}

@@ -61,7 +61,7 @@ def synchronized(tracker: Tracker, run: StageRun) -> None:
     assert tracker.flush()
 
 
-def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
+def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog, tmp_path):
     heard: list[str] = []
     with patch.object(tracker_module, "Mlflow"):  # its messages do not look at their server
         queue = Tracker("somewhere")
@@ -71,6 +71,12 @@ def test_a_refused_message_is_a_warning_and_holds_up_no_other(caplog):
         assert queue.flush()
     assert (heard, queue.refused) == (["next"], 1)
     assert "refused the note: no such column" in caplog.text
+    untracked = Tracker()  # without a server nothing is logged and nothing fails
+    parent = untracked.start_pipeline("x", {})
+    untracked.on(Started(Task("rl", 1, "key", (), Knobs()), "new", tmp_path))
+    untracked.log(parent, {"a": 1.0})
+    untracked.finish(parent, "FINISHED")
+    assert untracked.run_url(parent) == ""
 
 
 @pytest.mark.parametrize(("status", "unreachable"), [(500, False), (502, True), (503, True)])
@@ -178,15 +184,6 @@ def test_a_table_is_logged_once_and_again_when_it_changes(tracker, client, tmp_p
     assert [a.path for a in client.list_artifacts(run.run_id)] == ["one.json", "rollouts"]
     listed = json.loads(client.get_run(run.run_id).data.tags[TABLES_TAG])
     assert listed == [{"path": name, "type": "table"} for name in names]
-
-
-def test_without_a_server_nothing_is_logged_and_nothing_fails(tmp_path: Path):
-    untracked = Tracker()
-    parent = untracked.start_pipeline("x", {})
-    untracked.on(Started(Task("rl", 1, "key", (), Knobs()), "new", tmp_path))
-    untracked.log(parent, {"a": 1.0})
-    untracked.finish(parent, "FINISHED")
-    assert untracked.run_url(parent) == ""
 
 
 class Unreachable:
