@@ -1,13 +1,12 @@
-"""Decontamination, one core, parquet in → verdicts out, against open-r1.
+"""Decontamination, one core, parquet in → verdicts out, against open-r1's loop.
 
     python tests/bench/bench_decontaminate.py [--rows N]
 
-Two corpora below ../shared/data: the prompts of DeepScaleR, MATH and AIME 1983-2023 (~48k rows),
-and every text of three words or more (prompts, solutions, code, chains of thought: >= 150k).
-Benchmarks: AIME24, AIME25, HMMT Feb 25, MATH-500, LiveCodeBench v5 (2024-08 to 2025-02); n = 9,
-words split at white space. A verdict is the best covered item with its n-gram and coverage, or
-none. The flags must be the peer's on items of nine words or more; rows flagged by shorter items,
-which the peer cannot find, are counted apart. Each ratio is of CPU seconds of one run.
+The corpus: every text of three words or more below ../shared/data (prompts, solutions, code, chains
+of thought: >= 150k). Benchmarks: AIME24, AIME25, HMMT Feb 25, MATH-500, LiveCodeBench v5 (2024-08
+to 2025-02); n = 9, words split at white space. A verdict is the best covered item with its n-gram
+and coverage, or none. The flags must be the peer's on items of nine words or more; rows flagged by
+shorter items, which the peer cannot find, are counted apart. The ratio is of CPU seconds of a run.
 """
 
 import argparse
@@ -17,17 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
-import pyarrow as pa
 import pyarrow.parquet as pq
-from open_r1_peer import Benchmarks, N, as_shipped, core_loop
-from real_documents import DATA, cpu_seconds, rows_of
+from open_r1_peer import Benchmarks, N, core_loop
+from real_documents import DATA, cpu_seconds, rows_of, write_problems
 
 from klear.tasks.data.contamination import BATCH_ROWS, COLUMNS
 from klear.tasks.data.ngrams import Item, NgramIndex
-from klear.tasks.data.tokenize import Normalisation
 
-UNION = ("deepscaler", "math_train", "aime_1983_2023")
 MATH = ("aime24", "aime25", "hmmt_feb_2025", "math500")
 V5 = ("2024-08", "2025-02")
 FEWEST_WORDS = 3
@@ -49,13 +44,6 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(inside)
 
 
-def write(path: Path, texts: list[str], source: str) -> None:
-    """As the pipeline's tables are written: row groups of 4,096, zstd."""
-    ids = [f"{i:016x}" for i in range(len(texts))]
-    table = pa.table({"id": ids, "source": [source] * len(texts), "prompt": texts})
-    pq.write_table(table, path, row_group_size=4096, compression="zstd")
-
-
 def benchmarks() -> Benchmarks:
     prompts = {n: [r["problem"] for r in rows_of(DATA / n / "test.jsonl.gz")] for n in MATH}
     problems = rows_of(DATA / "livecodebench" / "problems_v6.jsonl.gz")
@@ -63,9 +51,9 @@ def benchmarks() -> Benchmarks:
     return prompts | {"livecodebench_v5": [r["question_content"] for r in window]}
 
 
-def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
+def ours(path: Path, against: Benchmarks) -> Verdicts:
     items = (Item(name, str(i), t) for name, ts in against.items() for i, t in enumerate(ts))
-    index = NgramIndex(items, N, rule)
+    index = NgramIndex(items, N, "whitespace")
     verdicts = Verdicts({}, set())
     before = 0
     with pq.ParquetFile(path) as file:
@@ -86,50 +74,39 @@ def ours(path: Path, against: Benchmarks, rule: Normalisation) -> Verdicts:
     return verdicts
 
 
-def compare(name: str, path: Path, against: Benchmarks, place: Path) -> dict[str, Any]:
-    rows = pq.read_metadata(path).num_rows
-    seconds, verdicts = cpu_seconds(lambda: ours(path, against, "whitespace"), REPEATS)
-    alnum, by_alnum = cpu_seconds(lambda: ours(path, against, "alnum"), REPEATS)
-    core, flags = cpu_seconds(lambda: core_loop(path, against))
-    shipped, shipped_flags = cpu_seconds(lambda: as_shipped(path, against, place / name))
-    if verdicts.by_ngram != {i for i, f in enumerate(flags) if f} or flags != shipped_flags:
-        raise SystemExit(f"{name}: flags differ from open-r1's")
-    print(
-        f"{name}: {rows:,} rows, {len(verdicts.by_ngram):,} flagged as by open-r1; short items "
-        f"flag {len(verdicts.best) - len(verdicts.by_ngram):,} more; alnum {len(by_alnum.best):,}"
-    )
-    print(f"  CPU s: ours {seconds:.3f} (alnum {alnum:.3f}), core loop {core:.2f}, as shipped "
-          f"{shipped:.2f}: {core / seconds:.1f}x and {shipped / seconds:.1f}x")  # fmt: skip
-    return {
-        "bench": "decontaminate",
-        "ours": rows / seconds,
-        "peer": {"open-r1 core loop": rows / core, "open-r1 as shipped": rows / shipped},
-        "unit": "rows/s",
-        "ratio": core / seconds,
-        "setup": f"{rows} texts ({name}) x {sum(map(len, against.values()))} items of "
-        f"{len(against)} benchmarks, n=9, whitespace, identical flags, parquet in, verdicts out, "
-        f"index building included, CPU seconds, one core; as shipped {shipped / seconds:.0f}x",
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=None, help="first N rows of each corpus only")
+    parser.add_argument("--rows", type=int, default=None, help="first N rows only")
     wanted = parser.parse_args().rows
     if not DATA.exists():
         raise SystemExit("needs ../shared/data")
-    datasets.disable_progress_bars()
     against = benchmarks()
-    union = [r["problem"] for n in UNION for r in rows_of(DATA / n / "train.jsonl.gz")]
     files = sorted(DATA.glob("*/*.jsonl.gz"))
     every = (text for file in files for row in rows_of(file) for text in texts_in(row))
-    documents = [text for text in every if len(text.split(None, FEWEST_WORDS)) >= FEWEST_WORDS]
+    texts = [text for text in every if len(text.split(None, FEWEST_WORDS)) >= FEWEST_WORDS]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        for name, texts in (("all documents", documents), ("prompts", union)):
-            path = place / f"{name}.parquet"
-            write(path, texts[:wanted], name)
-            print(json.dumps(compare(name, path, against, place)), flush=True)
+        path = Path(folder) / "rows.parquet"
+        write_problems(path, texts[:wanted])
+        rows = pq.read_metadata(path).num_rows
+        seconds, verdicts = cpu_seconds(lambda: ours(path, against), REPEATS)
+        peer, flags = cpu_seconds(lambda: core_loop(path, against))
+    if verdicts.by_ngram != {i for i, f in enumerate(flags) if f}:
+        raise SystemExit("flags differ from open-r1's")
+    print(
+        f"{rows:,} rows, {len(verdicts.by_ngram):,} flagged as by open-r1; short items flag "
+        f"{len(verdicts.best) - len(verdicts.by_ngram):,} more; CPU s: {seconds:.3f}, {peer:.2f}"
+    )
+    result = {
+        "bench": "decontaminate",
+        "ours": rows / seconds,
+        "peer": {"open-r1 core loop": rows / peer},
+        "unit": "rows/s",
+        "ratio": peer / seconds,
+        "setup": f"{rows} texts x {sum(map(len, against.values()))} items of {len(against)} "
+        "benchmarks, n=9, whitespace, identical flags, parquet in, verdicts out, index building "
+        "included, CPU seconds, one core",
+    }
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def bench_smollm2(dtype: str, threads: int, tokens: int) -> None:
     if threads == 1:
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoint = str(smollm2(Path(scratch) / "smollm2", dtype))
+        checkpoint = str(smollm2(Path(scratch) / "smollm2", dtype=dtype))
         cells = {
             kind: in_a_process(measure_cells, kind, checkpoint, dtype, threads, tokens)
             for kind in ("transformers", "vllm")

@@ -1,6 +1,6 @@
 """CPU time of judging a test in full isolation, beside the runners that others train with.
 
-    python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 8]
+    python tests/bench/bench_judge.py [--corpus FILE] [--rounds 4] [--started 4]
 
 Rows: trivial programs on every kind of tests, and the mixed corpus of the shared cases. Every side
 judges the same right programs on the same tests, one after the other. CPU time is that of a process
@@ -14,9 +14,9 @@ and all its descendants. Sides take turns for `--rounds` rounds and the least of
   an option, `--timeout` waits 2 s), with its profile `pip` where the package firejail-profiles is
   installed; `--started` programs of the mixed corpus, for it takes long.
 
-The last lines are a table and JSON, in milliseconds of CPU per test. `ours` is of the mixed corpus
-and includes the start of the sandbox and its self-test, spread over all tests of the run; `ratio`
-is firejail's over ours.
+The last line is JSON, in milliseconds of CPU per test; `rows` has every kind of tests. `ours` is of
+the mixed corpus and includes the start of the sandbox and its self-test, spread over all tests of
+the run; `ratio` is firejail's over ours.
 """
 
 import argparse
@@ -44,7 +44,6 @@ from klear.eval.sandbox.sandbox import Sandbox
 
 Entry = dict[str, Any]
 MIXED = "stdin and call: shared cases"
-SIDES = ("klear", "livecodebench", "python3")
 PROFILES = Path("/etc/firejail")
 PIP = f"--profile={PROFILES}/pip.profile" if (PROFILES / "pip.profile").exists() else ""
 FIREJAIL = (
@@ -60,6 +59,8 @@ class Job(NamedTuple):
 
     suite: TestSuite
     program: str
+    entry: Entry | None = None
+    """What the suite was made from, which peers read; none of assertions."""
 
 
 def built_in_corpus() -> list[Entry]:
@@ -89,20 +90,6 @@ def suite_of(entry: Entry) -> TestSuite:
         for text, expected in pairs
     ]
     return TestSuite.model_validate({"kind": "call", "fn_name": entry["fn"], "cases": cases})
-
-
-def entry_of(job: Job) -> Entry:
-    """The inverse of `suite_of`, which peers read."""
-    inputs, outputs = list[str](), list[str]()
-    for case in job.suite.cases:
-        if isinstance(case, CallCase):
-            inputs.append("\n".join(map(json.dumps, case.args)))
-            outputs.append(json.dumps(case.output))
-        elif isinstance(case, StdinCase):
-            inputs.append(case.input)
-            outputs.append(case.output)
-    function = job.suite.fn_name if job.suite.kind == "call" else None
-    return {"src": job.program, "fn": function, "inputs": inputs, "outputs": outputs}
 
 
 def seconds() -> float:
@@ -146,7 +133,7 @@ def trivial() -> dict[str, list[Job]]:
     }
     for entry in built_in_corpus():
         kind = "call" if entry["fn"] else "stdin"
-        jobs.setdefault(f"{kind}: trivial", []).append(Job(suite_of(entry), entry["src"]))
+        jobs.setdefault(f"{kind}: trivial", []).append(Job(suite_of(entry), entry["src"], entry))
         for name, form in forms.items() if entry["fn"] else ():
             sums = zip(entry["inputs"], entry["outputs"], strict=True)
             codes = [form.format(*text.split("\n"), value) for text, value in sums]
@@ -186,7 +173,7 @@ def per_test(command: list[str], jobs: list[Job]) -> float:
     return (settled() - before) * 1e3 / tests
 
 
-def peers(corpus: list[Entry]) -> Iterator[tuple[str, float]]:
+def peers(corpus: list[Entry | None]) -> Iterator[tuple[str, float]]:
     """CPU milliseconds per test of LiveCodeBench's runner in one process, if it can be had."""
     command = [sys.executable, str(Path(__file__).with_name("judge_peers.py")), "livecodebench"]
     done = subprocess.run(command, input=json.dumps(corpus), capture_output=True, text=True)
@@ -209,7 +196,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     file: Path = options.corpus
     corpus = json.loads(file.read_text()) if file.exists() else built_in_corpus()
-    kinds = trivial() | {MIXED: [Job(suite_of(entry), entry["src"]) for entry in corpus]}
+    kinds = trivial() | {MIXED: [Job(suite_of(e), e["src"], e) for e in corpus]}
 
     few = [job for job in kinds[MIXED] if job.suite.kind == "stdin"][: options.started // 2]
     few += [job for job in kinds[MIXED] if job.suite.kind == "call"][: options.started // 2]
@@ -219,7 +206,7 @@ def main() -> None:
         per, start_s = ours(kinds)
         starts.append(start_s)
         for kind, jobs in kinds.items():
-            others = list(peers(list(map(entry_of, jobs)))) if "assert" not in kind else []
+            others = list(peers(entries)) if all(entries := [job.entry for job in jobs]) else []
             if kind == MIXED and shutil.which("firejail"):
                 others.append(("firejail", per_test(FIREJAIL, few)))
             if "stdin:" in kind and not number:
@@ -236,11 +223,6 @@ def main() -> None:
     cost = peer.pop("klear") + min(starts) * 1e3 / (options.rounds * tests[MIXED])
 
     profile = "the profile pip" if PIP else "its default profile"
-    print("| tests | programs: tests | klear | LiveCodeBench's runner | python3 |")
-    print("|---|---|---|---|---|")
-    for kind, sides in speeds.items():
-        shown = [f"{sides[name]:.1f}" if name in sides else "–" for name in SIDES]
-        print(f"| {kind} | {len(kinds[kind])}: {tests[kind]} | {' | '.join(shown)} |")
     result = {
         "bench": "judge",
         "ours": round(cost, 3),

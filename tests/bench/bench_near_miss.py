@@ -1,15 +1,14 @@
 """Near misses on real problems: what a cosine is worth, encoder by encoder.
 
-    python tests/bench/bench_near_miss.py [--embed FOLDER] [--place FOLDER] [--unlabelled FILE]
+    python tests/bench/bench_near_miss.py [--embed FOLDER]
 
 Rows: every 24th of DeepScaleR, every second of MATH's train split, AIME 1983-2023; items: AIME24,
 AIME25, HMMT Feb 2025, MATH-500. Of the pairs that n-grams do not find, `LABELLED` of each band of
 cosines were read: the `same` problem in other words, the same with `other` numbers or names, a
 `variant` (the same topic and form, another question), or `no` near miss; `near_miss_labels.json`
 has the verdicts by ids. The precision from a cosine on counts `same` and `other`, and weighs bands
-by their pairs. `--unlabelled` writes what is still to read.
-Recall is that of planted rows: every item with other numbers, and every item reworded by a rule;
-and of AIME24 in the typesetting of aimo-validation-aime. `--place` keeps the work for a next time.
+by their pairs. Recall is that of planted rows: every item with other numbers, and every item
+reworded by a rule; and of AIME24 in the typesetting of aimo-validation-aime.
 """
 
 import argparse
@@ -102,11 +101,11 @@ def pairs(place: Path, model: str) -> tuple[list[NearMiss], Artifact, Artifact, 
     for name, rule in zip(PLANTED, (renumbered, reworded), strict=True):
         rows += [(name, rule(text, chance)) for _, text in items]
     problems, benchmarks = table(place / "rows", rows), table(place / "items", items)
-    out = place / hashlib.sha256(model.encode()).hexdigest()[:8]
-    for folder in (place / "found", out):
-        folder.mkdir(exist_ok=True)
-    decontaminate.body(place / "found", problems, benchmarks, settings=DecontaminateSettings(n=9))
-    artifact = Artifact(stage="made", key="found", digest="found", folder=place / "found")
+    leaks, out = place / "leaks", place / "near"
+    for folder in (leaks, out):
+        folder.mkdir()
+    decontaminate.body(leaks, problems, benchmarks, settings=DecontaminateSettings(n=9))
+    artifact = Artifact(stage="made", key="leaks", digest="leaks", folder=leaks)
     runtime = PartsRuntime(rows_per_part=1024)
     settings = NearMissSettings(cosine=BANDS[0], model=model, runtime=runtime)
     began = time.process_time()
@@ -119,21 +118,17 @@ def band(cosine: float) -> float:
     return next(low for low, high in pairwise(BANDS) if low <= cosine < high)
 
 
-def precision(near: list[NearMiss], unlabelled: Path | None) -> dict[str, Any]:
+def precision(near: list[NearMiss]) -> dict[str, Any]:
     """By the lower end of each band: its pairs, verdicts, and the precision from there on."""
-    labels: dict[str, str] = json.loads(LABELS.read_text()) if LABELS.exists() else {}
-    by_band: dict[float, dict[str, NearMiss]] = defaultdict(dict)
+    labels: dict[str, str] = json.loads(LABELS.read_text())
+    by_band: dict[float, set[str]] = defaultdict(set)
     for hit in near:
         if not hit.leak and hit.source not in PLANTED:
-            key = f"{hit.row_id}/{hit.item_id}"
-            by_band[band(hit.cosine)][key] = hit
-    to_read, result = [], dict[str, Any]()
-    hits, right = 0, defaultdict[str, float](float)
+            by_band[band(hit.cosine)].add(f"{hit.row_id}/{hit.item_id}")
+    result, hits, right = dict[str, Any](), 0, defaultdict[str, float](float)
     for low in sorted(by_band, reverse=True):
         in_band = by_band[low]
         chosen = sorted(in_band, key=lambda key: hashlib.sha256(key.encode()).digest())[:LABELLED]
-        to_read += [(low, key, in_band[key].row, in_band[key].item)
-                    for key in chosen if key not in labels]  # fmt: skip
         verdicts = Counter(labels[key] for key in chosen if key in labels)
         labelled = max(verdicts.total(), 1)
         hits += len(in_band)
@@ -145,9 +140,6 @@ def precision(near: list[NearMiss], unlabelled: Path | None) -> dict[str, Any]:
             "precision_from": round(sum(right[name] for name in NEAR_MISS) / hits, 2),
             "with_variants_from": round(1 - (hits - sum(right.values()) + right["no"]) / hits, 2),
         }
-    if unlabelled:
-        lines = (f"=== {low:g} {key}\n{row}\n---\n{item}\n" for low, key, row, item in to_read)
-        unlabelled.write_text("\n".join(lines))
     return result
 
 
@@ -174,20 +166,18 @@ def recall(near: list[NearMiss], items: Artifact, rows: Artifact) -> dict[str, A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--embed", default=HASHING)
-    parser.add_argument("--place", type=Path)
-    parser.add_argument("--unlabelled", type=Path)
     chosen = parser.parse_args()
     if not DATA.exists():
         raise SystemExit("needs ../shared/data")
     with tempfile.TemporaryDirectory() as folder:
-        near, rows, items, took = pairs(chosen.place or Path(folder), chosen.embed)
+        near, rows, items, took = pairs(Path(folder), chosen.embed)
         count = pq.read_metadata(rows.file("kept.parquet")).num_rows
         result = {
             "bench": "near_miss",
             "encoder": Path(chosen.embed).name,
             "rows": count,
-            "texts_per_cpu_s": None if chosen.place else round(count / took, 1),
-            "precision": precision(near, chosen.unlabelled),
+            "texts_per_cpu_s": round(count / took, 1),
+            "precision": precision(near),
             "recall": recall(near, items, rows),
         }
     print(json.dumps(result))

@@ -1,6 +1,6 @@
-"""Load on files: distillation's bookkeeping, dedup of a million rows, a store of 5,000 results.
+"""Load on files: dedup of a million rows, a store of 5,000 results.
 
-    python tests/bench/load_data.py [--part distill|dedup|store …]
+    python tests/bench/load_data.py [--part dedup|store …]
 
 Each part at a quarter of its size and at its size; what is measured says `load_measured`.
 """
@@ -18,52 +18,22 @@ from load_measured import run as run_load
 from klear.configs.loading import load_profile
 from klear.configs.settings.base import Settings
 from klear.configs.settings.data import DedupSettings
-from klear.configs.settings.engines import EngineSettings
 from klear.configs.settings.pipeline import STAGES
-from klear.eval.records import Problem, Sample
+from klear.eval.records import Problem
 from klear.eval.records.tables import arrow_schema
 from klear.flows.cli.store import store_lines
 from klear.flows.plan import plan
-from klear.tasks.answers.distill import requests_of, write_outputs
 from klear.tasks.data.dedup import dedup
 from klear.tasks.engine.run import Run, active
 from klear.tasks.engine.stage import Metrics, stage
 from klear.tasks.store import gc, lineage
 from klear.tasks.store.store import Artifact, Store
-from klear.training.engines.generate import Journal, journal_path
 
-SAMPLES, WORDS, HITS = 16, 120, 200
+HITS = 200
 
 
 class Knobs(Settings):
     number: int = 0
-
-
-def distill(prompts: int) -> dict[str, float]:
-    """16 answers to each prompt kept one by one, the journal read again as after a kill, and the
-    tables written; `resume_s` is what the second opening takes."""
-    problems = [
-        Problem(domain="math", prompt=f"What is {i} + 1?", answer="1", source=f"s{i % 4}")
-        for i in range(prompts)
-    ]
-    requests = requests_of(problems, SAMPLES, 0)
-    text = "<think>\n" + "step " * WORDS + "\n</think>\n\\boxed{1}"
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        with Journal(journal_path(out)) as journal:
-            for request in requests:
-                journal.append(
-                    Sample(problem_id=request.problem_id, index=request.index, model="m", text=text,
-                           prompt_tokens=9, completion_tokens=WORDS)
-                )  # fmt: skip
-        began = time.monotonic()
-        with Journal(journal_path(out)) as journal:
-            missing = sum((r.problem_id, r.index) not in journal for r in requests)
-        resumed = time.monotonic() - began
-        assert not missing
-        counts = write_outputs(out, problems, requests, EngineSettings(kind="scripted"))
-    assert counts["samples"] == prompts * SAMPLES
-    return {"resume_s": resumed, "samples": counts["samples"]}
 
 
 def dedup_rows(rows: int) -> dict[str, float]:
@@ -132,7 +102,4 @@ def store(results: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_load(
-        "files",
-        {"distill": (distill, 10_000), "dedup": (dedup_rows, 1_000_000), "store": (store, 5_000)},
-    )
+    run_load("files", {"dedup": (dedup_rows, 1_000_000), "store": (store, 5_000)})

@@ -1,8 +1,4 @@
-"""Real documents for the benches of dedup: every prompt, solution and program of ../shared/data.
-
-Beyond those there are, the documents come again with a third of their words drawn from the whole
-corpus: as long as the real ones, yet no near-duplicates of them.
-"""
+"""Real documents for the benches of dedup: every prompt, solution and program of ../shared/data."""
 
 import gzip
 import json
@@ -28,39 +24,10 @@ LONG_ANSWER = 100  # characters; a shorter answer is a number, not a document
 T = TypeVar("T")
 
 
-def documents(count: int) -> tuple[list[str], str]:
-    """`count` documents in a fixed random order, and in words what they are."""
-    real = _real()
-    kind = "real"
-    chance = random.Random(0)
-    if not real:
-        kind, words = "synthetic", [f"w{chance.randrange(50_000)}" for _ in range(100_000)]
-        real = [" ".join(chance.choices(words, k=60)) for _ in range(min(count, 100_000))]
-        real = [chance.choice(real) + " end" if i % 10 == 9 else t for i, t in enumerate(real)]
-    chance.shuffle(real)
-    if count > len(real):
-        kind = f"{len(real)} {kind}, the rest with a third of the words exchanged"
-        words = [word for text in chance.sample(real, 2000) for word in text.split()]
-        while len(real) < count:
-            real += [_variant(text, words, chance) for text in real[: count - len(real)]]
-    return real[:count], kind
-
-
-def _variant(text: str, words: list[str], chance: random.Random) -> str:
-    # A random start and step through the words costs less than a draw for each of them.
-    kept = text.split(" ")
-    start = chance.randrange(len(words))
-    for place in range(chance.randrange(3), len(kept), 3):
-        kept[place] = words[(start + 7 * place) % len(words)]
-    return " ".join(kept)
-
-
-def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt") as lines:
-        yield from map(json.loads, lines)
-
-
-def _real() -> list[str]:
+def documents(count: int) -> list[str]:
+    """`count` of them, or all that there are, in a fixed random order."""
+    if not DATA.exists():
+        raise SystemExit("needs ../shared/data")
     texts: list[str] = []
     for path in sorted(DATA.glob("*/*.jsonl.gz")):
         for row in rows_of(path):
@@ -69,7 +36,14 @@ def _real() -> list[str]:
                 continue
             fields = (row[name] for name in FIELDS if isinstance(row.get(name), str))
             texts += {t: None for t in fields if t != row.get("answer") or len(t) > LONG_ANSWER}
-    return [text for text in texts if text.strip()]
+    texts = [text for text in texts if text.strip()]
+    random.Random(0).shuffle(texts)
+    return texts[:count]
+
+
+def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt") as lines:
+        yield from map(json.loads, lines)
 
 
 def write_problems(path: Path, texts: list[str]) -> None:

@@ -1,9 +1,11 @@
-"""Parts that nodes compute for the tests; they import this file by name."""
+"""What nodes run for the tests; they import this file by name."""
 
 import os
 import signal
 import time
 from pathlib import Path
+
+import ray
 
 
 def write_square(part: int, folder: Path) -> None:
@@ -32,3 +34,14 @@ def hang(part: str, folder: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (Path(part) / str(os.getpid())).touch()
     time.sleep(3600)
+
+
+class Other:
+    """An actor that holds a CPU."""
+
+    def is_up(self) -> bool:
+        return True
+
+
+def node_id() -> str:
+    return ray.get_runtime_context().get_node_id()

@@ -1,6 +1,6 @@
 """Each check finds its trouble and says the fix.
 
-A Ray cluster that is there is asked in tests/cluster/test_busy_cluster.py.
+A Ray cluster that is there is asked in tests/cluster/test_parts.py.
 """
 
 import socket

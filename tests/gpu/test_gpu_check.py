@@ -14,7 +14,6 @@ import pytest
 from tests.gpu import bundle, check
 
 ROOT = Path(__file__).parents[2]
-TIERS = [*(path.stem for path in sorted(Path(__file__).parent.glob("tier*.py"))), "pocket"]
 
 
 def run(
@@ -78,14 +77,32 @@ def test_a_broken_kernel_a_crash_and_a_hang_each_fail_alone(tmp_path):
     assert "1 pass, 3 fail, 3 skip, on no GPU" in printed
 
 
-def test_the_bundle_brings_pinned_wheels_of_what_the_image_may_lack_but_no_torch():
-    names = {name.partition("==")[0] for name in bundle.wheels("3.12")}
-    assert {"transformers", "trl", "pyarrow", "pandas", "pydantic-core", "tokenizers"} <= names
-    assert not names & {"torch", "hf-xet"}
+def test_a_bundle_brings_pinned_wheels_of_what_the_machine_may_lack_and_none_of_what_it_has():
+    wheels = {tier: bundle.wheels("3.12", tier) for tier in bundle.NEEDED}
+    assert all("==" in wheel for names in wheels.values() for wheel in names)
+    names = {tier: {w.partition("==")[0] for w in names} for tier, names in wheels.items()}
+    assert {"transformers", "trl", "pyarrow", "pandas", "pydantic-core", "tokenizers"} <= names["0"]
+    assert not names["0"] & {"torch", "hf-xet"}
+    assert {"gguf", "trl", "datasets", "math-verify", "pydantic-core"} <= names["pocket"]
+    present = {"torch", "transformers", "pyarrow", "numpy", "tokenizers", "sympy"}
+    assert not names["pocket"] & present
+    assert {"tests/smollm2.py", "tests/gpu/pocket.yaml"} <= {*bundle.tree()}
 
 
-@pytest.mark.parametrize("tier", TIERS)
-def test_every_tier_names_its_cases_once(tier):
-    names = [case.name for case in check.cases_of(f"tests.gpu.{tier}")]
-    assert names
-    assert len(set(names)) == len(names)
+def test_a_file_is_split_into_parts_that_cat_makes_one_again(tmp_path):
+    file, content = tmp_path / "bundle.tar", os.urandom(2_500)
+    file.write_bytes(content)
+    parts = bundle.split(file, 1_000)
+    assert [part.stat().st_size for part in parts] == [1_000, 1_000, 500]
+    joined = subprocess.check_output(f"cat {file}*", shell=True)
+    assert joined == content
+    file.write_bytes(content[:700])
+    assert bundle.split(file, 1_000) == [file]
+    assert [*tmp_path.iterdir()] == [file]  # no part of an earlier one is left
+
+
+def test_every_tier_names_its_cases_once():
+    for tier in ("tier0", "tier1", "tier2", "tier3", "pocket"):
+        names = [case.name for case in check.cases_of(f"tests.gpu.{tier}")]
+        assert names
+        assert len(set(names)) == len(names)

@@ -1,4 +1,4 @@
-"""TIER=pocket: rehearsed without a GPU, killed on the way; and its bundle, in two parts."""
+"""TIER=pocket: rehearsed without a GPU, killed on the way."""
 
 import gzip
 import json
@@ -13,10 +13,10 @@ import pytest
 
 from klear.training.launch.result_files import METRICS, read_lines
 from tests.flows.test_real_model import row
-from tests.gpu import bundle, pocket
+from tests.gpu import pocket
 
 ROOT = Path(__file__).parents[2]
-TRAIN, TEST = 8, 4
+TRAIN, TEST = 4, 4
 
 
 def started(folder: Path) -> "subprocess.Popen[str]":
@@ -69,22 +69,3 @@ def test_a_rehearsal_that_is_killed_between_its_stages_goes_on_and_scores_both_l
         assert figures["steps"] == 2
         assert {f"{name}, last 1" for name in pocket.CURVES} <= figures.keys()
         assert lines[f"evaluate[{loss}]"]["figures"]["answers"] == TEST
-
-
-def test_a_file_is_split_into_parts_that_cat_makes_one_again(tmp_path):
-    file, content = tmp_path / "bundle.tar", os.urandom(2_500)
-    file.write_bytes(content)
-    parts = bundle.split(file, 1_000)
-    assert [part.stat().st_size for part in parts] == [1_000, 1_000, 500]
-    joined = subprocess.check_output(f"cat {file}*", shell=True)
-    assert joined == content
-    file.write_bytes(content[:700])
-    assert bundle.split(file, 1_000) == [file]
-    assert [*tmp_path.iterdir()] == [file]  # no part of an earlier one is left
-
-
-def test_the_bundle_of_pocket_brings_no_wheel_that_torch_transformers_or_pyarrow_need():
-    names = {name.partition("==")[0] for name in bundle.wheels("3.12", "pocket")}
-    assert {"gguf", "trl", "datasets", "math-verify", "pydantic-core"} <= names
-    assert not names & {"torch", "transformers", "pyarrow", "numpy", "tokenizers", "sympy"}
-    assert {"tests/smollm2.py", "tests/gpu/pocket.yaml"} <= {*bundle.tree()}

@@ -48,7 +48,7 @@ def loss_gradients(report: Report) -> None:
 
     for loss in sorted(POLICY_LOSSES):
         worst = 0.0
-        for seed in range(20):
+        for seed in range(20 if report.cuda else 4):
             exact, moved = Tokens(seed), Tokens(seed)
             for name, value in vars(moved).items():
                 if isinstance(value, torch.Tensor):
@@ -62,13 +62,12 @@ def loss_gradients(report: Report) -> None:
 def fused_head(report: Report) -> None:
     """The head in tiles against whole logits in float32, over several tiles each way."""
     import torch
-    from bench_lm_head import OPTIONS, Problem
+
+    from tests.gpu.lm_head import Problem
 
     sizes = (9_000, 256, 70_000) if report.cuda else (300, 32, 1_000)
-    like = dict(zip(("tokens", "hidden", "vocab"), sizes, strict=True), device=report.device)
     for dtype, bound in (("float32", FP32), ("bfloat16", BF16)):
-        head, plain = (Problem(argparse.Namespace(**OPTIONS | like | {"dtype": d}))
-                       for d in (dtype, "float32"))  # fmt: skip
+        head, plain = (Problem(sizes, report.device, d) for d in (dtype, "float32"))
         with torch.no_grad():
             for name in ("hidden", "weight"):
                 getattr(plain, name).copy_(getattr(head, name))
@@ -166,20 +165,17 @@ def kill_and_resume(kind: str, report: Report) -> None:
 
 
 def lm_head(report: Report) -> None:
-    """bench_lm_head at a 4B model's head and the paper's longest answer."""
-    from bench_lm_head import OPTIONS, measure
+    """At a 4B model's head and the paper's longest answer."""
     from own_process import in_a_process
 
-    sizes = {"tokens": 512, "hidden": 32, "vocab": 2_048, "repeat": 2}
-    if report.cuda:
-        sizes = {"tokens": 32_768, "hidden": 4_096, "vocab": 151_936, "device": "cuda",
-                 "dtype": "bfloat16", "repeat": 3}  # fmt: skip
-    options = argparse.Namespace(**OPTIONS | sizes)
-    ours, products = (in_a_process(measure, side, options) for side in ("ours", "gemms"))
+    from tests.gpu.lm_head import measure
+
+    sizes = (32_768, 4_096, 151_936) if report.cuda else (512, 32, 2_048)
+    ours, products = (in_a_process(measure, n, sizes, report.device) for n in ("ours", "gemms"))
     report.figure(seconds=ours["seconds"])
     report.goal("gb", ours["peak_mb"] / 1e3, at_most=5.0)
     report.goal("times_the_products", ours["seconds"] / products["seconds"], at_most=1.4)
-    peer = in_a_process(measure, "peer", options)
+    peer = in_a_process(measure, "peer", sizes, report.device)
     report.figure(peer_gb=peer["peak_mb"] / 1e3, peer_seconds=peer["seconds"])
 
 

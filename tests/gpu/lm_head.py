@@ -1,47 +1,33 @@
 """The head pass of GPPO: policy and LM loss of a batch, from hidden states to both gradients.
 
-    python tests/bench/bench_lm_head.py [--tokens 12288] [--hidden 64] [--vocab 32768]
-                                        [--device cpu] [--dtype float32] [--threads 1] [--repeat 1]
-
 Ours is what the trainer runs: one fused pass gives log-probabilities and entropies in tiles, the
 policy and the LM loss share one weight per token, and the backward pass recomputes the tiles. The
 peer makes the logits, takes their log-softmax and entropy, and sums the two losses. A tile has
-4,096 tokens and 32,768 columns and, on CPU, some copies: below that nothing is gained. The bound
-is the time of the three products without recomputation. Each side runs in a process of its own.
-Prints one JSON line.
+4,096 tokens and 32,768 columns. The bound is the time of the three products without recomputation.
 """
 
-import argparse
-import json
 import resource
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from own_process import in_a_process
-
-sys.path.insert(0, str(Path(__file__).parents[2] / ".package"))
-
-PEER = "logits, log_softmax, two losses"
 ALPHA = 0.1
-OPTIONS = {"tokens": 12_288, "hidden": 64, "vocab": 32_768, "device": "cpu", "dtype": "float32",
-           "threads": 1, "repeat": 1}  # fmt: skip
+REPEAT = 3
 
 
 class Problem:
     """Hidden states [N, H], head weights [V, H], targets, old log-probabilities, advantages."""
 
-    def __init__(self, o: argparse.Namespace) -> None:
+    def __init__(self, sizes: tuple[int, int, int], device: str, dtype: str) -> None:
         import torch
 
         torch.manual_seed(0)
-        like = {"device": o.device, "dtype": getattr(torch, o.dtype)}
-        self.hidden = torch.randn(o.tokens, o.hidden, **like).requires_grad_()
-        weight = torch.randn(o.vocab, o.hidden, **like) / o.hidden**0.5
+        tokens, width, vocabulary = sizes
+        like = {"device": device, "dtype": getattr(torch, dtype)}
+        self.hidden = torch.randn(tokens, width, **like).requires_grad_()
+        weight = torch.randn(vocabulary, width, **like) / width**0.5
         self.weight = weight.requires_grad_()
-        self.target = torch.randint(o.vocab, (o.tokens,), device=o.device)
-        self.advantage = torch.randn(o.tokens, device=o.device)
+        self.target = torch.randint(vocabulary, (tokens,), device=device)
+        self.advantage = torch.randn(tokens, device=device)
         self.positive = self.advantage > 0
 
     def weights(self, logp: Any) -> Any:
@@ -88,20 +74,20 @@ class Problem:
                 logits.T @ part
 
 
-def measure(side: str, o: argparse.Namespace) -> dict[str, float]:
+def measure(side: str, sizes: tuple[int, int, int], device: str) -> dict[str, float]:
     """Least seconds of a pass (CPU time on CPU), and peak memory over the inputs in MB; of a peer
     that the GPU cannot hold, all of its memory."""
     import torch
 
-    torch.set_num_threads(o.threads)
-    problem = Problem(o)
+    torch.set_num_threads(1)
+    cuda = device == "cuda"
+    problem = Problem(sizes, device, "bfloat16" if cuda else "float32")
     run = getattr(problem, side)
-    cuda = o.device == "cuda"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = []
     clock = time.perf_counter if cuda else time.process_time
     try:
-        for _ in range(o.repeat + cuda):  # the first pass on a GPU compiles
+        for _ in range(REPEAT + cuda):  # the first pass on a GPU compiles
             problem.hidden.grad = problem.weight.grad = None
             began = clock()
             run()
@@ -116,24 +102,3 @@ def measure(side: str, o: argparse.Namespace) -> dict[str, float]:
     if cuda:
         peak = torch.cuda.max_memory_allocated() / 2**20  # weights and hidden states included
     return {"seconds": min(seconds), "peak_mb": max(1.0, peak)}  # what is measured is in pages
-
-
-def main(words: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in OPTIONS.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default)
-    o = parser.parse_args(words)
-    ours, peer, gemms = (in_a_process(measure, side, o) for side in ("ours", "peer", "gemms"))
-    setup = (
-        f"{o.tokens} tokens x {o.hidden} x {o.vocab}, {o.dtype} on {o.device}; "
-        f"{ours['seconds']:.2f} s against {peer['seconds']:.2f} s, "
-        f"{ours['seconds'] / gemms['seconds']:.2f} times the products without recomputation"
-    )
-    memory = {"ours": round(ours["peak_mb"]), "peer": {PEER: round(peer["peak_mb"])}}
-    ratio = round(peer["peak_mb"] / ours["peak_mb"], 2)
-    line = {"bench": "lm_head", **memory, "unit": "peak MB", "ratio": ratio, "setup": setup}
-    print(json.dumps(line))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
