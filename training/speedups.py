@@ -1,13 +1,7 @@
 """What makes an update on a GPU faster and changes it by rounding alone: compiled layers, Liger's
 kernels, fewer layers whose activations are computed twice. Each is a setting of `TrainRuntime`, off
-until it is set. (AdamW's fused kernel is transformers' default.)
-
-By arithmetic, microseconds a token and layer of an 8B at 8,192 tokens on an H200: products of
-matrices 2.2, attention 0.6, elementwise operations 1.1 with everything recomputed: 30 % of the
-card's peak (32 % measured). Without recomputation 1.7 + 0.5 + 0.9: 38 %; with the elementwise ones
-fused, which move a third of the bytes, 1.7 + 0.5 + 0.3: 47 %. So the best is expected of compiled
-layers without recomputation: Inductor fuses what Liger has kernels for, and residual sums and casts
-besides. None of this has run on a card; `make gpu-check TIER=0` measures each, `sft_speed[...]`.
+until it is set. (AdamW's fused kernel is transformers' default.) None of this has run on a card;
+`make gpu-check TIER=0` measures each, `sft_speed[...]`.
 """
 
 from importlib import import_module

@@ -17,7 +17,6 @@ import pytest
 from klear.configs.settings.base import key_of
 from klear.configs.settings.training import RLSettings
 from klear.training.launch import result_files
-from klear.training.packing import epoch_order
 from klear.training.rl import vllm_on_cpu
 from klear.training.rl.partial import EVERY, Group, Pool, colocated
 from tests.cluster.fixed_answers import LengthJudge
@@ -33,39 +32,6 @@ UPDATES = SETTINGS.prompts_per_step // SETTINGS.mini_batch_prompts
 
 def pool(processes: Any = ALONE) -> Pool:
     return Pool(SIZE, SLOTS, 7, processes)
-
-
-def run(groups: Pool, steps: range, engine: Any = None) -> list[list[Group]]:
-    engine = engine or Scripted(LONGEST)
-    return [groups.run(engine, step, NEEDED, lambda n: [n], LONGEST) for step in steps]
-
-
-def test_every_begun_group_is_taken_once_or_in_flight_and_no_token_is_lost():
-    groups = pool()
-    rollouts = run(groups, range(9))
-    assert all([g.number for g in r] == sorted(g.number for g in r) for r in rollouts)
-    taken = [group for rollout in rollouts for group in rollout]
-    numbers = [group.number for group in [*taken, *groups.groups]]
-    assert sorted(numbers) == list(range(groups.begun))
-    assert len(taken) == 9 * NEEDED
-    for group in taken:
-        for place, answer in enumerate(group.answers):
-            assert len(answer.tokens) == Scripted(LONGEST).length(f"{group.number}-{place}")
-            assert len(answer.logps) == sum(tokens for _, tokens in answer.steps)
-            assert answer.tokens.index(0) == len(answer.tokens) - 1  # ends once, at its end
-    several = [a for group in taken for a in group.answers if len(a.steps) > 1]
-    assert several  # some were cut by the end of a rollout
-    assert all([s for s, _ in a.steps] == sorted({s for s, _ in a.steps}) for a in several)
-
-
-def test_a_pool_that_was_written_and_read_goes_on_with_the_same_bits():
-    undisturbed, before = pool(), pool()
-    expected = run(undisturbed, range(6))[3:]
-    run(before, range(3))
-    resumed = pool()
-    resumed.loads(before.dumps())
-    assert run(resumed, range(3, 6)) == expected
-    assert resumed.dumps() == undisturbed.dumps()
 
 
 def test_answers_of_another_number_of_processes_are_refused():
@@ -106,12 +72,6 @@ def test_a_step_waits_for_no_process_but_for_complete_groups_anywhere():
         thread.join()
     assert results[0] == results[1]
     assert [group.number for group in results[0]] == [0, 2, 4, 6]
-
-
-def test_every_epoch_has_every_prompt_once_in_an_order_of_its_own():
-    first, second = (epoch_order(20, epoch, seed=1) for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == list(range(20))
-    assert first != second
 
 
 def test_a_stage_without_partial_rollouts_keeps_the_key_that_it_had():

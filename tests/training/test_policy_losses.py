@@ -1,4 +1,5 @@
-"""The losses of other papers, in float64: autograd of what they publish, and TRL's own code."""
+"""The losses of other papers, in float64: autograd of what they publish, and TRL's own code;
+entropy-ratio clipping, and a penalty of length."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -12,11 +13,21 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.configs.settings.loss import CONSTANTS, DGPO, DPPO, GRPO, LOSSES, VESPO, AnyLoss
 from klear.configs.settings.training import RLSettings
-from klear.training.losses import POLICY_LOSSES, Answers, policy_weight, token_weight
+from klear.training.losses import (
+    POLICY_LOSSES,
+    Answers,
+    entropy_ratio,
+    overlong_penalty,
+    policy_weight,
+    token_weight,
+    weighted_nll,
+)
 from klear.training.packing import rl_schedule
 from klear.training.rl.config import ARGUMENTS, GPPOConfig, gppo_config
 from tests.training.conftest import by_row
 from tests.training.test_gppo_equivalence import fixed
+from tests.training.test_gppo_trainer import FIRST_IS_RIGHT, logged
+from tests.training.test_loss_gradients import CLIP, Case, finite_differences
 
 ROWS, LENGTH = 12, 6
 RATIOS = torch.tensor([1.0, 3.0, 0.3, 1.05, 0.95, 1.4])
@@ -89,6 +100,7 @@ def of_trl(loss_type: str, level: str = "token", **options: Any) -> torch.Tensor
     ],
 )
 def test_the_gradient_is_that_of_trls_own_loss(loss, theirs):
+    """With the constants that are the default of either."""
     weight, step = ours(LOSSES[loss]())
     published = of_trl(**theirs, epsilon=0.2, epsilon_high=0.28)
     torch.testing.assert_close(step, published, rtol=1e-7, atol=1e-15)  # TRL has τ in float32
@@ -97,18 +109,6 @@ def test_the_gradient_is_that_of_trls_own_loss(loss, theirs):
         kept = weight[mask & (sign == side)]
         assert kept.max() > 0.5
         assert kept.min() < 0.01 if loss != "sapo" else kept.min() < 0.2
-
-
-def test_the_constants_of_the_losses_are_trls_where_it_has_them(tmp_path):
-    theirs = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    shared = {
-        ARGUMENTS[constant]: value
-        for loss in ("sapo", "vespo")
-        for constant, value in LOSSES[loss]()
-        if constant != "name"
-    }
-    assert len(shared) == 6
-    assert shared == {name: getattr(theirs, name) for name in shared}
 
 
 def test_the_cispo_preset_is_trls_cispo_wherever_the_ratio_is_not_below_a_thousandth(tmp_path):
@@ -179,9 +179,8 @@ def test_answers_of_a_packed_row_weigh_what_they_weigh_in_rows_of_their_own(loss
 @pytest.mark.parametrize(
     ("loss", "unread"),
     [
-        ("cispo", {"beta1": 0.5}), ("dgpo", {"beta2": 0.5}), ("grpo", {"eps_high": 0.3}),
-        ("sapo", {"eps_low": 0.1}), ("vespo", {"eps_high": 0.3}), ("gspo", {"dual_clip": 10.0}),
-        ("gppo", {"n": 2}), ("dgpo", {"temperature_pos": 2.0}), ("vespo", {"cap": 10.0}),
+        ("cispo", {"beta1": 0.5}), ("sapo", {"eps_low": 0.1}), ("gspo", {"dual_clip": 10.0}),
+        ("dgpo", {"temperature_pos": 2.0}),
     ],
 )  # fmt: skip
 def test_a_setting_that_the_loss_does_not_read_is_refused_with_those_that_do(loss, unread):
@@ -223,32 +222,6 @@ def test_every_constant_of_every_loss_reaches_the_trainer_as_the_settings_say_it
     assert as_trl.loss.clip_range == (0.9, 1.1)
 
 
-def logp_of_right_answers(trainer: Any) -> float:
-    """Mean over the prompts of a rollout of log π of their first, right answer."""
-    rows = [trainer.train_dataset[i]["prompt"] for i in [*trainer._get_train_sampler()][:16]]
-    rollout, logps = fixed(rows, trainer), []
-    for prompt, answer in [*zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)][
-        ::4
-    ]:
-        with torch.no_grad():
-            logits = trainer.model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
-        logps.append(float(logp.sum()))
-    return sum(logps) / len(logps)
-
-
-@pytest.mark.parametrize("loss", ["gppo", "gspo", "vespo"])
-def test_a_loss_of_tokens_and_of_answers_makes_right_answers_likelier(make_trainer, loss):
-    """By the policy term alone; of four updates a rollout three are off-policy."""
-    pay = by_row(1.0, -1.0, -1.0, -1.0)
-    trainer = make_trainer(pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed,
-                           policy_loss=loss, lm_weight=0.0)  # fmt: skip
-    before = logp_of_right_answers(trainer)
-    trainer.train()
-    assert logp_of_right_answers(trainer) > before + 1
-    assert trainer.state.log_history[0]["ratio/log_max"] > 0
-
-
 @pytest.mark.parametrize(
     ("scale", "expected"),
     [("none", [1.25, -0.75, 0.25, -0.75]), ("maxrl", [3.0, -1.0, -1.0, -1.0])],
@@ -263,3 +236,80 @@ def test_the_trainer_divides_as_it_is_told_and_counts_right_answers_for_maxrl(
     trainer.train()
     assert kept[0].rollout.advantage.tolist() == pytest.approx(expected * 4)
     assert kept[0].rewards[0].tolist() == [1.0, -1.0, 0.0, -1.0]
+
+
+OFF = {"rollout_func": fixed, "mini_batch": 1, "lm_weight": 0.0, "steps": 2}
+"""The second and later of four updates of a rollout are off-policy."""
+
+
+def test_a_masked_token_keeps_its_value_and_loses_its_gradient():
+    """Against central differences of the loss in float64, in which a token outside of the bounds is
+    a constant (arXiv 2512.05591): logits move, entropies and probabilities with them."""
+    case = Case(3)
+
+    def entropy(logits):
+        every = logits.log_softmax(-1)
+        return -(every.exp() * every).sum(-1)
+
+    leaf = case.logits.clone().requires_grad_()
+    outside = entropy_ratio(entropy(leaf), entropy(case.old_logits), 0.95, 1.05)
+    masked = outside.below | outside.above
+    assert (outside.below & case.mask).any()
+    assert (outside.above & case.mask).any()
+    assert (~masked & case.mask).any()
+    logp = case.logp(leaf)
+    weight = policy_weight(CLIP, logp, case.old, case.advantage).masked_fill(masked, 0.0)
+    sums = {"policy_tokens": case.policy_tokens, "positive_tokens": 0.0, "lm_weight": 0.0}
+    tokens = token_weight(weight, case.advantage, case.positive, case.mask, **sums)
+    weighted_nll(logp, tokens).backward()
+    frozen = (case.logp(case.logits) - case.old).exp()
+
+    def published(logits):
+        still = torch.where(masked[..., None], case.logits, logits)
+        return case.objective("gppo", still, frozen, alpha=0.0)
+
+    numeric = finite_differences(published, case.logits)
+    torch.testing.assert_close(leaf.grad, numeric, rtol=1e-6, atol=1e-9)
+
+
+def test_what_is_outside_of_narrow_bounds_has_no_gradient_and_is_counted_by_sign(
+    make_trainer, gradients
+):
+    """But for the first update of a rollout, whose policy is the one that sampled."""
+    trainer = make_trainer(FIRST_IS_RIGHT, erc=(1.0 - 1e-12, 1.0 + 1e-12), **OFF, max_grad_norm=0.0)
+    first, *later = gradients(trainer)[:4]
+    assert any(g.abs().max() > 0 for g in first.values())
+    assert all(g.abs().max() == 0 for update in later for g in update.values())
+    shares = [logged(trainer, f"erc/{side}_{sign}")[0]
+              for side in ("below", "above") for sign in ("positive", "negative")]  # fmt: skip
+    # The tokens of the first update have F = 1, the others 0.
+    assert sum(shares) == pytest.approx(1 - logged(trainer, "policy_weight")[0])
+    assert min(shares) > 0
+
+
+def test_of_answers_that_are_paid_alike_those_far_from_the_limit_become_likelier(make_trainer):
+    """They would have no advantage else; what is logged as reward is without the penalty."""
+    lengths = torch.tensor([1, 16, 17, 18, 20])
+    assert overlong_penalty(lengths, 20, 4).tolist() == [0.0, 0.0, -0.25, -0.5, -1.0]
+    trainer, kept = make_trainer(by_row(1.0), rollout_func=fixed, overlong_buffer=11), []
+    trainer.on_rollout = kept.append
+    trainer.train()
+    shortest_first = kept[0].lengths.argsort(1)
+    advantages = kept[0].advantages.advantage.gather(1, shortest_first)
+    assert (advantages.diff() < 0).all()
+    line = trainer.state.log_history[0]
+    assert line["reward/overlong_penalty"] < 0
+    assert line["reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"overlong_buffer": 64, "max_tokens": 64}, "below max_tokens=64"),
+        ({"overlong_buffer": 4, "advantage": "maxrl"}, "maxrl takes 0 and 1"),
+        ({"erc": {"low": 1.0}}, "less than 1"),
+    ],
+)
+def test_a_penalty_or_bound_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        RLSettings.model_validate(settings)
