@@ -53,16 +53,16 @@ def test_the_same_seed_makes_the_same_qwen3_of_the_size_that_was_set(files, tmp_
 @given(st.text(max_size=40))
 @example("<think>\n12+34=46\n</think>")
 def test_no_text_is_unknown_to_the_tokenizer_and_numbers_of_two_digits_are_one_token(text):
-    tokenizer = _tokenizer()
-    assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
+    chat = small_chat()
+    assert len(chat.tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
     text = text.replace("<|", "< |")  # the names of special tokens are not text
-    chat = ChatFormat.from_template(tokenizer)
     assert chat.text(chat.response_ids([text])[0]) == text
 
 
 @cache
-def _tokenizer():
-    return small_tokenizer([f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)], 400)
+def small_chat() -> ChatFormat:
+    texts = [f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)]
+    return ChatFormat.from_template(small_tokenizer(texts, 400))
 
 
 def test_a_common_line_is_one_token_and_a_word_takes_its_line_break_along():

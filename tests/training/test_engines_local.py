@@ -219,7 +219,13 @@ LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_
           "linear_num_value_heads": 4}  # fmt: skip
 HYBRIDS = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
-    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8, "attn_layer_indices": [1]},
+    "bamba": {
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+        "attn_layer_indices": [1],
+    },
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"] * 2, **LINEAR},
 }
 

@@ -252,10 +252,12 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
         assert rl.run_rl(job)["rollouts_without_update"] == 0
     rows = list(read_table(tmp_path / "rollouts.parquet", RolloutRow))
     assert all(has_closed_think(r.text) and r.trained for r in rows)
-    assert all((r.reward, r.verdict == "AC") == ((1.0, True) if r.index % 2 == 0 else (-1.0, False))
-               for r in rows)  # fmt: skip
+    wrong, formed = (-1.0, 1.0) if domain == "math" else (0.0, 0.5)
+    assert [(r.reward, r.verdict == "AC") for r in rows] == [
+        (wrong, False) if r.index % 2 else (1.0, True) for r in rows
+    ]
     line = json.loads((tmp_path / "logs/metrics.jsonl").read_text().splitlines()[0])
-    assert line["metrics"]["reward/format"] == (1.0 if domain == "math" else 0.5)
+    assert line["metrics"]["reward/format"] == formed
     say = json.loads((tmp_path / "checkpoint/chat_format.json").read_text())
     assert say == {"question": "{prompt}"}
 
