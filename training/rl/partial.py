@@ -120,7 +120,10 @@ class Pool:
         while sum(self.processes.each(sum(group.complete for group in self.groups))) < needed:
             for _ in range(every):
                 while len(running) < self.slots:
-                    submit(self._begin())
+                    number = self.begun * self.processes.size + self.processes.rank
+                    self.groups.append(Group(number, [Answer() for _ in range(self.size)]))
+                    self.begun += 1
+                    submit(self.groups[-1])
                 for key, tokens, logps, ended in engine.step():
                     running[key].extend(step, tokens, logps, ended)
                     if ended:
@@ -130,12 +133,6 @@ class Pool:
         taken = {group.number: group for group in sorted(complete, key=lambda g: g.number)[:needed]}
         self.groups = [group for group in self.groups if group.number not in taken]
         return [*taken.values()]
-
-    def _begin(self) -> Group:
-        number = self.begun * self.processes.size + self.processes.rank
-        self.begun += 1
-        self.groups.append(Group(number, [Answer() for _ in range(self.size)]))
-        return self.groups[-1]
 
     def dumps(self) -> str:
         state = {"processes": self.processes.size, "begun": self.begun, "groups": self.groups}

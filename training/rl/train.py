@@ -71,7 +71,9 @@ def run_rl(job: RLJob) -> dict[str, float]:
             trainer.add_callback(KeepModels(job, trainer, model))
         train(trainer, job, progress, updates, reward.explain)
     if journal is not None:
-        journal.write(job.out / result_files.ROLLOUTS)
+        with journal.rows.path.open() as file:
+            rows = map(RolloutRow.model_validate_json, file)
+            write_table(job.out / result_files.ROLLOUTS, RolloutRow, rows)
     lineage, target = lineage_of(job, model, s.steps), job.out / result_files.CHECKPOINT
     models.save_trained(trainer, target, s.runtime.precision, lineage, chat.kwargs)
     steps = [line for line in trainer.state.log_history if "updates" in line]
@@ -321,10 +323,6 @@ class RolloutJournal:
         cells = {**row.model_dump(), "prompt": prompt, "completion": row.text}
         texts = {n: result_files.both_ends(cells[n], TABLE_TEXT) for n in TABLE_COLUMNS[:2]}
         return [(cells | texts)[name] for name in TABLE_COLUMNS]
-
-    def write(self, path: Path) -> int:
-        with self.rows.path.open() as file:
-            return write_table(path, RolloutRow, map(RolloutRow.model_validate_json, file))
 
 
 def build_trainer(
