@@ -201,7 +201,6 @@ class Judge(LengthJudge):
     ("reward", "reason", "why", "changes"),
     [
         (1.0, "", "had the same reward", {}),
-        (-1.0, "truncated: the think block is not closed", "had the same reward", {}),
         (-1.0, "no box", "had the same reward", {"drop_zero_advantage": False}),
         (-1.0, "", "had the same reward", {"overlong_filter": True}),  # all are cut, none is left
     ],
