@@ -37,7 +37,7 @@ from klear.training.sizing import ModelFacts
 from tests.cluster.fixed_answers import LengthJudge
 from tests.training.test_sizing import QWEN3_8B, SMALL, config_of
 
-FEW, MORE = 3, 5  # layers that are counted; all others are like them
+FEW, MORE = 2, 3  # layers that are counted; all others are like them
 
 
 @contextmanager
