@@ -70,12 +70,14 @@ def test_a_checkpoint_is_the_base_with_the_adapters_merged_also_after_a_kill(
     start = files | {"checkpoint": tmp_path / "bf16"}
     models.save_model(model, models.load_tokenizer(files["checkpoint"]), start["checkpoint"])
     runtime = TrainRuntime(precision="bf16", threads=1, micro_batch_tokens=1024)
-    whole, killed = (job(kind, start, tmp_path / n, runtime=runtime) for n in ("whole", "killed"))
-    loaded, _ = models.load_to_train(start["checkpoint"], whole.settings)
+    undisturbed, killed = (
+        job(kind, start, tmp_path / n, runtime=runtime) for n in ("whole", "killed")
+    )
+    loaded, _ = models.load_to_train(start["checkpoint"], undisturbed.settings)
     assert loaded.dtype == torch.bfloat16
-    run(whole)
-    base, merged = weights(start["checkpoint"]), weights(whole.out / "checkpoint")
-    last = latest(whole.out / SCRATCH / CHECKPOINTS)
+    run(undisturbed)
+    base, merged = weights(start["checkpoint"]), weights(undisturbed.out / "checkpoint")
+    last = latest(undisturbed.out / SCRATCH / CHECKPOINTS)
     assert last
     adapter = load_file(last / "adapter_model.safetensors")
     assert {weight.dtype for weight in adapter.values()} == {torch.float32}
@@ -91,10 +93,10 @@ def test_a_checkpoint_is_the_base_with_the_adapters_merged_also_after_a_kill(
         assert torch.equal(merged[name], expected.bfloat16())
     assert moved == 2 * 7  # every linear layer of two blocks
     assert not adapter
-    lineage = json.loads((whole.out / "checkpoint/lineage.json").read_text())
+    lineage = json.loads((undisturbed.out / "checkpoint/lineage.json").read_text())
     assert lineage[-1]["settings"]["lora.rank"] == "4"
     if kind == "rl":
-        assert weights(whole.out / "kept/step-00002").keys() == base.keys()
+        assert weights(undisturbed.out / "kept/step-00002").keys() == base.keys()
 
     class Dies(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
