@@ -1,5 +1,6 @@
 """For every test: a busy machine is no failed property; the environment is as it was found."""
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,12 @@ settings.load_profile("klear")
 
 TRIES = 4
 PYTEST_OWN = "PYTEST_CURRENT_TEST"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays. To look for garbage in it is most of a small training, which does so
+    when it starts."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,20 +1,17 @@
 """The small base model, its tokenizer, and which checkpoints count."""
 
-import json
-import os
 import shutil
-import sys
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from accelerate import PartialState
+from huggingface_hub import constants
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from processes import output_of
 from torch.nn import Linear
 
 from klear.configs.settings.training import BaseModelSettings, RLSettings, SFTSettings, TrainRuntime
@@ -33,54 +30,39 @@ from klear.training.models import (
 from klear.training.render import ChatFormat
 from tests.training.conftest import SMALL
 
-ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def make(out, files, seed):
-    return create_base(BaseJob(out=out, examples=files["examples"], settings=SMALL, seed=seed))
-
-
-def test_the_same_seed_makes_the_same_bytes(files, tmp_path):
-    outputs = []
-    for name in ("a", "b"):
-        make(tmp_path / name, files, 7)
-        outputs.append({p.name: p.read_bytes() for p in (tmp_path / name / "checkpoint").iterdir()})
-    assert outputs[0] == outputs[1]
-    weights_and_tokenizer = {"model.safetensors", "tokenizer.json"}
-    assert weights_and_tokenizer | {"config.json", "generation_config.json"} <= outputs[0].keys()
-
-
-def test_the_model_is_qwen3_of_the_asked_size_and_stops_at_the_end_of_a_turn(files, tmp_path):
-    result = make(tmp_path, files, 0)
-    model, tokenizer = load_model(tmp_path / "checkpoint"), load_tokenizer(tmp_path / "checkpoint")
+def test_the_same_seed_makes_the_same_qwen3_of_the_size_that_was_set(files, tmp_path):
+    """`files` has the same base, made before."""
+    job = BaseJob(out=tmp_path, examples=files["examples"], settings=SMALL)
+    result, folder = create_base(job), tmp_path / "checkpoint"
+    one, other = (
+        {p.name: p.read_bytes() for p in f.iterdir()} for f in (folder, files["checkpoint"])
+    )
+    assert one == other
+    assert {"model.safetensors", "tokenizer.json", "generation_config.json"} <= one.keys()
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
     assert model.config.model_type == "qwen3"
     assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 2)
-    assert result["vocabulary"] == len(tokenizer) <= 320
-    assert model.config.vocab_size >= len(tokenizer)
+    assert result["vocabulary"] == len(tokenizer) <= 320 <= model.config.vocab_size
     assert tokenizer.convert_ids_to_tokens(model.generation_config.eos_token_id) == "<|im_end|>"
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=40))
-def test_no_text_is_unknown_to_the_tokenizer(text):
-    tokenizer = _tokenizer()
+@example("<think>\n12+34=46\n</think>")
+def test_no_text_is_unknown_to_the_tokenizer_and_numbers_of_two_digits_are_one_token(text):
+    chat = small_chat()
+    assert len(chat.tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
     text = text.replace("<|", "< |")  # the names of special tokens are not text
-    chat = ChatFormat.from_template(tokenizer)
     assert chat.text(chat.response_ids([text])[0]) == text
 
 
-def test_numbers_of_two_digits_are_one_token_and_think_tags_survive_decoding():
-    tokenizer = _tokenizer()
-    chat = ChatFormat.from_template(tokenizer)
-    (ids,) = chat.response_ids(["<think>\n12+34=46\n</think>"])
-    assert len(tokenizer("12", add_special_tokens=False)["input_ids"]) == 1
-    assert chat.text(ids) == "<think>\n12+34=46\n</think>"
-
-
 @cache
-def _tokenizer():
-    return small_tokenizer([f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)], 400)
+def small_chat() -> ChatFormat:
+    texts = [f"{i}+{j}={i + j}" for i in range(100) for j in range(0, 100, 7)]
+    return ChatFormat.from_template(small_tokenizer(texts, 400))
 
 
 def test_a_common_line_is_one_token_and_a_word_takes_its_line_break_along():
@@ -109,20 +91,17 @@ def test_training_starts_from_any_local_checkpoint(files, tmp_path):
     assert steps[1].start == steps[1].settings["model"] == "checkpoint"
 
 
-def test_the_lineage_names_the_commit_that_main_was(files, tmp_path):
-    """The model lies in the cache of the hub as a download leaves it; the stage is a process."""
-    cached = tmp_path / "home/hub/models--org--tiny"
+def test_the_lineage_names_the_commit_that_main_was(files, tmp_path, monkeypatch):
+    """The model lies in the cache of the hub as a download leaves it."""
+    cached = tmp_path / "hub/models--org--tiny"
     shutil.copytree(files["checkpoint"], cached / "snapshots" / COMMIT)
     (cached / "snapshots" / COMMIT / "lineage.json").unlink()
     (cached / "refs").mkdir()
     (cached / "refs/main").write_text(COMMIT)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     settings = BaseModelSettings(model="org/tiny", positions=1_024)
-    job = BaseJob(out=tmp_path / "out", settings=settings)
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    environment = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "HUGGINGFACE"))}
-    environment |= {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    child = (sys.executable, "-m", "klear.training.launch.run_job", tmp_path / "job.json")
-    output_of(*child, cwd=ROOT, env=environment)
+    create_base(BaseJob(out=tmp_path / "out", settings=settings))
     (step,) = read_lineage(tmp_path / "out/checkpoint")
     assert (step.start, step.settings["revision"]) == (f"org/tiny@{COMMIT}", "main")
     card = (tmp_path / "out/checkpoint/README.md").read_text()
@@ -139,33 +118,34 @@ def saved(folder, step, *, stable=True):
     return path
 
 
-def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_kept(tmp_path):
+def test_a_saved_checkpoint_is_marked_and_of_the_marked_ones_the_last_two_are_kept(
+    tmp_path, monkeypatch
+):
+    """Once every process has written its part."""
+    saved(tmp_path, 0)  # an older version wrote it
+    assert latest(tmp_path) is None
     for step in (1, 2):
         saved(tmp_path, step)
     for step in (3, 9):  # a kill came before 9 was whole
         saved(tmp_path, step, stable=False)
     third: Any = SimpleNamespace(is_world_process_zero=True, global_step=3)
     arguments: Any = SimpleNamespace(output_dir=tmp_path)
+    waits: list[bool] = []
+    wait = lambda _: waits.append((tmp_path / "checkpoint-3" / STABLE).exists())  # noqa: E731
+    monkeypatch.setattr(PartialState, "wait_for_everyone", wait)
     StableCheckpoints().on_save(arguments, third, arguments)
+    assert waits == [False]
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (2, 3, 9)]
     assert latest(tmp_path) == tmp_path / "checkpoint-3"
 
 
-def test_a_checkpoint_of_step_0_that_an_older_version_wrote_is_no_start(tmp_path):
-    saved(tmp_path, 0)
-    assert latest(tmp_path) is None
-    first = saved(tmp_path, 1)
-    assert latest(tmp_path) == first
-
-
-@pytest.mark.parametrize("written", ["pytorch_model_fsdp_0", "model.safetensors"])
-def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, written):
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_checkpoint_of_another_layout_is_refused_with_the_fix(tmp_path, shards):
     folder = tmp_path / "checkpoint-4"
-    (folder / written).mkdir(parents=True)
-    apart, spread = (SimpleNamespace(is_fsdp_enabled=f, model=Linear(1, 1)) for f in (False, True))
-    is_whole = written == "model.safetensors"
-    same: Any = apart if is_whole else spread
-    other: Any = spread if is_whole else apart
+    (folder / ("pytorch_model_fsdp_0" if shards else "model.safetensors")).mkdir(parents=True)
+    same, other = (
+        SimpleNamespace(is_fsdp_enabled=f, model=Linear(1, 1)) for f in (shards, not shards)
+    )
     check_layout(same, folder)
     check_layout(other, None)
     with pytest.raises(ValueError, match=r"set topology\.sharding .* remove .* begin this stage"):
@@ -187,14 +167,13 @@ def test_the_card_lists_every_step_and_names_the_base_model_of_the_hub(tmp_path)
         assert yaml.safe_load(card.split("---")[1]).get("base_model") == model
         for n, step in enumerate(steps, 1):
             assert f"| {n} | {step.stage} |" in card
+    assert read_lineage(tmp_path) == [own]
 
 
-def test_lineage_survives_its_file_and_holds_all_settings_but_runtime(tmp_path):
+def test_lineage_holds_all_settings_but_runtime(tmp_path):
     write_lineage(tmp_path, STEPS)
-    assert read_lineage(tmp_path) == STEPS
-    flat = json.loads((tmp_path / "lineage.json").read_text())[2]["settings"]
-    assert flat["mini_batch_prompts"] == "16"
-    assert flat["judge.reward.code"] == "soft"
-    assert not any("runtime" in name for name in flat)
+    *_, last = read_lineage(tmp_path)
+    assert last.settings["mini_batch_prompts"] == "16"
+    assert last.settings["judge.reward.code"] == "soft"
     other = RLSettings(loss="cispo", runtime=TrainRuntime(threads=3))
-    assert step_of("rl math", "the step before", 2, other) == STEPS[2]
+    assert step_of("rl math", "the step before", 2, other) == last

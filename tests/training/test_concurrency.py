@@ -37,12 +37,6 @@ def test_what_the_endpoint_sustains_is_found_within_minutes_and_kept(endpoint):
     assert max(limits) <= 512 * 1.125
 
 
-def test_an_endpoint_that_sustains_all_is_asked_the_most_that_is_allowed():
-    levels = after(20, slowing(10**6), most=100)
-    assert [level.limit for level in levels[:5]] == [16, 32, 64, 100, 100]
-    assert not levels[-1].settled
-
-
 def test_an_endpoint_that_begins_to_refuse_is_asked_half_and_then_step_by_step_more():
     settled = after(20, refusing(500))[-1]
     less = next_limit(settled, refusing(50)(settled.kept), 1024)

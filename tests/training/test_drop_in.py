@@ -1,6 +1,11 @@
-"""GPPOTrainer in the place of TRL's GRPOTrainer: what it takes, and what it refuses when built."""
+"""GPPOTrainer in the place of TRL's GRPOTrainer: what it takes, what it refuses when built, and the
+private methods of TRL that it was written against."""
 
 import asyncio
+import inspect
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,7 @@ from transformers import (
     training_args,
 )
 from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from docs import hooks
 from klear.training.models import load_model, load_tokenizer
@@ -62,9 +68,9 @@ async def slowly(completions: list[Any], **_: Any) -> list[float]:
     return long_is_good(completions)
 
 
-@pytest.fixture(scope="session")
-def reward_model(files, tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("reward")
+@pytest.fixture
+def reward_model(files, tmp_path) -> str:
+    folder = tmp_path / "reward"
     tokenizer = load_tokenizer(files["checkpoint"])
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -77,36 +83,31 @@ def reward_model(files, tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows"),
-    [("function", TEXTS), ("async", CHAT), ("folder", CHAT), ("model", TEXTS), ("several", CHAT)],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_rewards_of_every_kind_that_trl_takes_train(build, reward_model, kind, rows):
+@pytest.mark.parametrize("rows", [CHAT, TEXTS], ids=["chat", "text"])
+def test_rewards_of_every_kind_that_trl_takes_train(build, reward_model, rows):
+    """Two functions that cancel, and one model as a folder and loaded."""
     model = Qwen3ForSequenceClassification.from_pretrained(reward_model)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(reward_model)
-    words: dict[str, Any] = {}
-    rewards = {"function": long_is_good, "async": slowly, "folder": reward_model, "model": model}
-    reward = rewards.get(kind) or [long_is_good, slowly, model]
-    if kind == "model":
-        words = {"reward_processing_classes": tokenizer}
-    if kind == "several":
-        words = {
-            "reward_processing_classes": [None, None, tokenizer],
-            "config": {"reward_weights": [1.0, -1.0, 2.0]},
-        }
-    trainer, records = build(reward, rows, **words), []
+    trainer, records = (
+        build(
+            [long_is_good, slowly, reward_model, model], rows,
+            reward_processing_classes=[None, None, None, tokenizer],
+            config={"reward_weights": [1.0, -1.0, 1.0, 1.0]},
+        ),
+        [],
+    )  # fmt: skip
     trainer.on_rollout = records.append
     before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
     trainer.train()
     assert any((p != before[n]).any() for n, p in trainer.model.named_parameters())
-    if kind == "several":  # the first two cancel
-        (name,) = set(trainer.reward_func_names) - {"long_is_good", "slowly"}
-        means = [record.rewards.mean().item() for record in records]
-        assert means == pytest.approx([2 * m for m in logged(trainer, f"rewards/{name}/mean")])
+    (name,) = set(trainer.reward_func_names) - {"long_is_good", "slowly"}
+    means = [record.rewards.mean().item() for record in records]
+    assert means == pytest.approx([2 * m for m in logged(trainer, f"rewards/{name}/mean")])
 
 
-def test_without_args_it_has_the_defaults_of_gppo(files, monkeypatch, tmp_path):
+def test_without_args_it_has_the_defaults_of_gppo_and_refuses_the_configuration_of_trl(
+    files, monkeypatch, tmp_path
+):
     """One of them, bf16, is refused where there is no GPU, as by TRL."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(training_args, "is_torch_bf16_gpu_available", lambda: True)
@@ -114,10 +115,12 @@ def test_without_args_it_has_the_defaults_of_gppo(files, monkeypatch, tmp_path):
     assert (trainer.args.epsilon_high, trainer.args.policy_loss) == (0.28, "gppo")
     assert trainer.args.output_dir == "checkpoint-GPPO"
     assert trainer.args.max_steps == 3 * len(CHAT)  # epochs, of one group an update
+    config = GRPOConfig(str(tmp_path), **CPU)
+    with pytest.raises(TypeError, match="GRPOConfig: take GPPOConfig"):
+        GPPOTrainer(str(files["checkpoint"]), long_is_good, config, Dataset.from_list(CHAT))
 
 
-@pytest.mark.parametrize("rows", [CHAT, TEXTS], ids=["chat", "text"])
-def test_an_evaluation_samples_scores_and_leaves_training_as_it_was(build, rows):
+def test_an_evaluation_samples_scores_and_leaves_training_as_it_was(build):
     seen: list[int] = []
 
     def reward(completions, **_):
@@ -126,7 +129,7 @@ def test_an_evaluation_samples_scores_and_leaves_training_as_it_was(build, rows)
 
     config = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4, "steps_per_generation": 2,
               "logging_steps": 2, "num_generations_eval": 2}  # fmt: skip
-    trainer = build(reward, rows, config=config, eval_dataset=Dataset.from_list(rows[:2]))
+    trainer = build(reward, TEXTS, config=config, eval_dataset=Dataset.from_list(TEXTS[:2]))
     trainer.train()
     assert seen == [8, 4, 8, 4]  # rollouts of two updates, and two prompts twice after each
     assert len(logged(trainer, "eval_reward")) == 2
@@ -228,6 +231,13 @@ def searches(query: str) -> str:
         ({"tools": [searches]}, "without tools"),
         ({"environment_factory": object}, "without environment_factory"),
         ({"config": {"max_steps": 3, "steps_per_generation": 2}}, "max_steps=3 must be a multiple"),
+        ({"config": {"policy_loss": "ppo"}}, "clip_higher"),
+        ({"config": {"use_vllm": True, "top_p": 0.95}}, "top_p=0.95: GPPOTrainer takes one of"),
+        (
+            {"config": {"steps_per_generation": 2, "num_generations": 8}},
+            r"4 × 2 sequences .* must be multiples of num_generations = 8",
+        ),
+        ({"config": {"oversampling": 2}}, r"4 of a mini-batch / oversampling = 2"),
         (
             {"config": {"eval_strategy": "steps", "save_strategy": "best", "eval_steps": 3,
                         "steps_per_generation": 2}},
@@ -241,7 +251,25 @@ def test_what_no_update_could_use_is_refused_when_it_is_built(build, wrong, mess
         build(long_is_good, **wrong)
 
 
-def test_the_configuration_of_trl_is_refused_by_the_name_of_ours(files, tmp_path):
-    config = GRPOConfig(str(tmp_path), **CPU)
-    with pytest.raises(TypeError, match="GRPOConfig: take GPPOConfig"):
-        GPPOTrainer(str(files["checkpoint"]), long_is_good, config, Dataset.from_list(CHAT))
+SIGNATURES = tomllib.loads(Path(__file__).with_name("trl_signatures.toml").read_text())
+
+
+def signature_of(method: Callable[..., Any]) -> str:
+    parameters = inspect.signature(method).parameters.values()
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    return str(inspect.Signature(bare))
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_the_private_methods_of_trl_are_those_of_the_pinned_version(name):
+    assert signature_of(getattr(GRPOTrainer, name)) == SIGNATURES[name], (
+        f"GRPOTrainer.{name} changed with this version of trl or transformers. GPPOTrainer "
+        "replaces or calls it: read the method, adapt training/rl/trainer.py, then "
+        "update trl_signatures.toml."
+    )
+
+
+def test_every_private_method_that_is_replaced_is_pinned():
+    own = {n for c in GPPOTrainer.__mro__[:1] for n in vars(c)}
+    replaced = {n for n in own if callable(getattr(GRPOTrainer, n, None)) and n != "__init__"}
+    assert {n for n in replaced if not n.startswith("__")} <= set(SIGNATURES)

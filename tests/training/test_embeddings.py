@@ -1,5 +1,6 @@
 """Texts as unit vectors: a small encoder made from a seed, and an endpoint on loopback."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +20,8 @@ TEXT = "how many rooks stand on a board find the sum of all digits"
 TEXTS = ["how many rooks", "find the sum of all digits on a board", "the sum"]
 
 
-@pytest.fixture
-def encoder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT of two layers whose weights come from seed 0, with a tokenizer of few words."""
     torch.manual_seed(0)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -29,34 +30,30 @@ def encoder(tmp_path: Path) -> Path:
         vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=32, max_position_embeddings=12,
     )  # fmt: skip
-    BertModel(config).save_pretrained(tmp_path / "encoder")
-    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "encoder")
-    return tmp_path / "encoder"
+    folder = tmp_path_factory.mktemp("encoder")
+    BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return folder
 
 
 def test_a_vector_is_the_mean_of_its_own_tokens_whatever_stands_beside_it(encoder: Path) -> None:
-    vectors = local_encoder(str(encoder))(TEXTS)
+    """A text longer than the positions is compared by its beginning: ten of its words fit between
+    the two special tokens of twelve positions."""
+    *vectors, long, cut = local_encoder(str(encoder))([*TEXTS, "sum " * 50, "sum " * 10])
     model, tokenizer = AutoModel.from_pretrained(encoder), AutoTokenizer.from_pretrained(encoder)
     for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
             mean = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
         np.testing.assert_allclose(vector, (mean / mean.norm()).numpy(), atol=1e-5)
-
-
-def test_a_text_longer_than_the_positions_is_compared_by_its_beginning(encoder: Path) -> None:
-    """Ten of its words fit between the two special tokens of twelve positions."""
-    long, cut = local_encoder(str(encoder))(["sum " * 50, "sum " * 10])
     np.testing.assert_allclose(long, cut, atol=1e-6)
 
 
-def test_an_encoder_that_pools_in_another_way_is_refused(encoder: Path) -> None:
-    (encoder / POOLING).parent.mkdir()
-    (encoder / POOLING).write_text('{"pooling_mode_cls_token": true}')
+def test_a_folder_that_pools_in_another_way_or_has_no_model_is_refused(encoder, tmp_path) -> None:
+    folder = shutil.copytree(encoder, tmp_path / "encoder")
+    (folder / POOLING).parent.mkdir()
+    (folder / POOLING).write_text('{"pooling_mode_cls_token": true}')
     with pytest.raises(EngineError, match="not take the mean of its tokens: serve it"):
-        local_encoder(str(encoder))
-
-
-def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+        local_encoder(str(folder))
     with pytest.raises(EngineError, match=f"the encoder {tmp_path} cannot be loaded"):
         local_encoder(str(tmp_path))
 
@@ -100,22 +97,16 @@ def test_an_endpoint_gives_unit_vectors_in_order_and_a_long_text_by_its_beginnin
     assert (path, key, body["model"]) == ("/v1/embeddings", "Bearer sk-secret", "bge-m3")
 
 
-@pytest.mark.parametrize(
-    ("status", "reply", "message"),
-    [
+def test_an_endpoint_that_gives_no_vector_is_an_error_with_the_reason(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    replies = [
         (401, {"error": {"message": "bad key sk-secret"}}, r"/v1: .*bad key \*\*\*"),
         (400, {"error": {"message": "no such model"}}, "/v1: .*no such model"),
         (200, {"data": [{"index": 0, "embedding": [0.0, 0.0]}]}, "zeros or NaN"),
         (200, {"data": []}, "(0 vectors for 1 texts|No embedding data)"),
-    ],
-)
-def test_an_endpoint_that_gives_no_vector_is_an_error_with_the_reason(
-    monkeypatch, status, reply, message
-):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    with (
-        serving(lambda _: (status, reply)) as (url, _),
-        pytest.raises(EngineError, match=message) as error,
-    ):
-        endpoint_encoder(url, "m")(["abc"])
-    assert "sk-secret" not in str(error.value)
+    ]
+    with serving(lambda _: (status, reply)) as (url, _):
+        for status, reply, message in replies:  # noqa: B007
+            with pytest.raises(EngineError, match=message) as error:
+                endpoint_encoder(url, "m")(["abc"])
+            assert "sk-secret" not in str(error.value)

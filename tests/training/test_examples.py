@@ -109,14 +109,13 @@ def test_the_judge_is_a_reward_function_of_trl(example, files, tmp_path):
     assert trainer.state.log_history[0]["reward"] == -1.0  # a model that knows nothing
 
 
-def test_the_judge_is_a_reward_function_of_verl(example):
+def test_the_judge_is_a_reward_function_of_verl_and_an_environment_of_prime_rl(
+    example, monkeypatch
+):
+    """Without its library verifiers, which is in no lock: a stand-in keeps what it is given."""
     score = example("judge_in_verl").compute_score
     assert score("mine", RIGHT, PROBLEM, extra_info={}) == 1.0
     assert score(data_source="mine", solution_str=WRONG, ground_truth=PROBLEM) == -1.0
-
-
-def test_the_judge_is_an_environment_of_prime_rl(example, monkeypatch):
-    """Without its library verifiers, which is in no lock: a stand-in keeps what it is given."""
     library = ModuleType("verifiers")
     library.Rubric = library.SingleTurnEnv = SimpleNamespace
     monkeypatch.setitem(sys.modules, "verifiers", library)

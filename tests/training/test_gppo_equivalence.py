@@ -35,12 +35,11 @@ def one_update(make_trainer, gradients, attention="sdpa", **config):
     return gradient
 
 
-@pytest.mark.parametrize(("budget", "loss"), [(64, "gppo"), (1, "gspo")])
-def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients, budget, loss):
-    update = partial(one_update, make_trainer, gradients, policy_loss=loss, entropy_coef=0.1)
+def test_padded_and_packed_layouts_give_one_gradient(make_trainer, gradients):
+    update = partial(one_update, make_trainer, gradients, entropy_coef=0.1)
     padded = update(micro_batch_tokens=10_000, packed=False)
-    packed = update(micro_batch_tokens=budget, packed=True)
-    close(packed, padded)
+    for budget in (64, 1):  # single sequences
+        close(update(micro_batch_tokens=budget, packed=True), padded)
 
 
 def test_packed_off_policy_updates_reach_the_weights_of_padded_ones(make_trainer):

@@ -11,7 +11,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from klear.training.models import without_dropout
-from klear.training.rl.config import GPPOConfig
 from klear.training.rl.trainer import GPPOTrainer, LossScale
 from tests.gpu.tier0 import arrays, distance
 from tests.training.conftest import by_row, close
@@ -34,7 +33,7 @@ def forwarded(on_logp):
     return seen
 
 
-@pytest.mark.parametrize(("oversampling", "dead"), [(1, 3), (2, 0), (2, 3), (2, 4)])
+@pytest.mark.parametrize(("oversampling", "dead"), [(1, 3), (2, 0), (2, 4)])
 def test_groups_of_equal_rewards_are_never_forwarded_and_the_first_that_survive_are_trained_on(
     make_trainer, forwarded, oversampling, dead
 ):
@@ -113,30 +112,6 @@ def test_an_fp32_head_gives_the_log_probabilities_of_bf16_states_in_float32(
     assert (max(seen) < 1e-5) == fp32
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"policy_loss": "ppo"}, "clip_higher"),
-        ({"use_vllm": True, "top_p": 0.95}, "top_p=0.95: GPPOTrainer takes one of"),
-        (
-            {"per_device_train_batch_size": 4, "steps_per_generation": 2, "num_generations": 8},
-            r"4 × 2 sequences .* must be multiples of num_generations = 8",
-        ),
-        (
-            {"per_device_train_batch_size": 8, "num_generations": 8, "oversampling": 2},
-            r"8 of a mini-batch / oversampling = 2",
-        ),
-        (
-            {"steps_per_generation": 4, "save_strategy": "steps", "save_steps": 6},
-            r"save_steps=6 must be a multiple .* = 4: a checkpoint",
-        ),
-    ],
-)
-def test_settings_that_contradict_gppo_are_refused(tmp_path, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        GPPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **wrong)
-
-
 def cut_every_other(prompts: list[Any], trainer: Any, **more: Any) -> dict[str, Any]:
     end = trainer._tokenizer.convert_tokens_to_ids("<|im_end|>")
     ids = trainer.chat.prompt_ids([p[-1]["content"] for p in prompts])
@@ -168,13 +143,11 @@ def test_a_reward_that_is_no_number_is_unscored_never_zero(make_trainer):
 
 
 def test_a_reward_that_never_scores_ends_the_run_with_the_reason(make_trainer):
-    trainer = make_trainer(by_row(math.nan), steps=5)
+    """Of 16 answers 10 are unscored."""
+    trainer = make_trainer(by_row(math.nan, math.nan, 1.0, math.nan, 0.0), steps=5)
     most = "in 3 rollouts in a row most answers could not be scored"
-    with pytest.raises(RuntimeError, match=f"{most}.* for 100% of the last"):
+    with pytest.raises(RuntimeError, match=f"{most}.* for 62% of the last"):
         trainer.train()
-    few_left = make_trainer(by_row(math.nan, math.nan, 1.0, math.nan, 0.0), steps=5)
-    with pytest.raises(RuntimeError, match=most):
-        few_left.train()
 
 
 def test_the_mismatch_correction_weighs_the_policy_term_token_by_token(make_trainer, gradients):
@@ -226,16 +199,17 @@ def test_a_policy_has_no_dropout_of_layers_or_of_attention():
     assert torch.equal(model(ids).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize("starts", ["aab", "ab"])
-def test_a_server_that_was_started_again_ends_the_stage(make_trainer, monkeypatch, starts):
+def test_a_server_that_was_started_again_ends_the_stage(make_trainer, monkeypatch):
+    """Between two rollouts (aab), or during one (ab)."""
     answers = [[70, 71]], None
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", lambda *_: answers)
-    trainer, left = make_trainer(len), list(starts)
+    trainer, left = make_trainer(len), list("aabab")
     client = SimpleNamespace(
         base_url="http://gpu-9:8000", get_server_info=lambda: {"instance_id": left.pop(0)}
     )
     trainer.vllm_generation = SimpleNamespace(vllm_client=client)
-    if starts == "aab":
-        assert trainer._generate_single_turn() == answers
-    with pytest.raises(RuntimeError, match=r"gpu-9:8000 was started again .* run again"):
-        trainer._generate_single_turn()
+    assert trainer._generate_single_turn() == answers
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"gpu-9:8000 was started again .* run again"):
+            trainer._generate_single_turn()
+        trainer._server = ""

@@ -26,7 +26,7 @@ from tests.training.conftest import by_row, gradients_of
 from tests.training.killed_child import RL, SFT
 
 LORA = LoraSettings(rank=4, alpha=8)
-SFT_LORA = SFT.model_copy(update={"optimizer": "adamw", "lora": LORA})
+SFT_LORA = SFT.model_copy(update={"optimizer": "adamw", "lora": LORA, "epochs": 1})
 RL_LORA = RL.model_copy(update={"lora": LORA, "keep_every": 2})
 
 
@@ -60,20 +60,24 @@ def weights(folder: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["sft", "rl"])
-def test_a_checkpoint_is_the_base_with_the_adapters_merged_in_the_type_of_the_base(
-    files, tmp_path, kind
+def test_a_checkpoint_is_the_base_with_the_adapters_merged_also_after_a_kill(
+    files, tmp_path, kind, monkeypatch
 ):
     """In bf16 arithmetic with checkpointing; by hand, from the adapters of the last training
-    checkpoint: W + α/r·BA, rounded once, to bf16."""
+    checkpoint: W + α/r·BA, rounded once, to bf16. A stage that is killed ends with the same bits.
+    """
     model = models.load_model(files["checkpoint"], dtype="bfloat16")
-    folder = tmp_path / "bf16"
-    models.save_model(model, models.load_tokenizer(files["checkpoint"]), folder)
+    start = files | {"checkpoint": tmp_path / "bf16"}
+    models.save_model(model, models.load_tokenizer(files["checkpoint"]), start["checkpoint"])
     runtime = TrainRuntime(precision="bf16", threads=1, micro_batch_tokens=1024)
-    bf16 = job(kind, files | {"checkpoint": folder}, tmp_path, runtime=runtime)
-    assert models.load_to_train(folder, bf16.settings)[0].dtype == torch.bfloat16
-    run(bf16)
-    base, merged = weights(folder), weights(tmp_path / "checkpoint")
-    last = latest(tmp_path / SCRATCH / CHECKPOINTS)
+    undisturbed, killed = (
+        job(kind, start, tmp_path / n, runtime=runtime) for n in ("whole", "killed")
+    )
+    loaded, _ = models.load_to_train(start["checkpoint"], undisturbed.settings)
+    assert loaded.dtype == torch.bfloat16
+    run(undisturbed)
+    base, merged = weights(start["checkpoint"]), weights(undisturbed.out / "checkpoint")
+    last = latest(undisturbed.out / SCRATCH / CHECKPOINTS)
     assert last
     adapter = load_file(last / "adapter_model.safetensors")
     assert {weight.dtype for weight in adapter.values()} == {torch.float32}
@@ -89,22 +93,18 @@ def test_a_checkpoint_is_the_base_with_the_adapters_merged_in_the_type_of_the_ba
         assert torch.equal(merged[name], expected.bfloat16())
     assert moved == 2 * 7  # every linear layer of two blocks
     assert not adapter
-    lineage = json.loads((tmp_path / "checkpoint/lineage.json").read_text())
+    lineage = json.loads((undisturbed.out / "checkpoint/lineage.json").read_text())
     assert lineage[-1]["settings"]["lora.rank"] == "4"
     if kind == "rl":
-        assert weights(tmp_path / "kept/step-00002").keys() == base.keys()
-
-
-@pytest.mark.parametrize("kind", ["sft", "rl"])
-def test_a_stage_that_was_killed_ends_with_the_same_bits(files, tmp_path, kind, monkeypatch):
-    run(job(kind, files, tmp_path / "whole"))
-    module = sft if kind == "sft" else rl
-    original = module.build_trainer
+        assert weights(undisturbed.out / "kept/step-00002").keys() == base.keys()
 
     class Dies(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            if state.global_step == 10:
+            if state.global_step == (5 if kind == "sft" else 10):
                 raise KeyboardInterrupt
+
+    module = sft if kind == "sft" else rl
+    original = module.build_trainer
 
     def build(*args: Any) -> Any:
         trainer = original(*args)
@@ -114,42 +114,31 @@ def test_a_stage_that_was_killed_ends_with_the_same_bits(files, tmp_path, kind, 
     with monkeypatch.context() as patch:
         patch.setattr(module, "build_trainer", build)
         with pytest.raises(KeyboardInterrupt):
-            run(job(kind, files, tmp_path / "killed"))
-    assert latest(tmp_path / "killed" / SCRATCH / CHECKPOINTS)
-    run(job(kind, files, tmp_path / "killed"))
-    undisturbed, resumed = (weights(tmp_path / n / "checkpoint") for n in ("whole", "killed"))
-    assert all(torch.equal(weight, resumed[name]) for name, weight in undisturbed.items())
+            run(killed)
+    assert latest(killed.out / SCRATCH / CHECKPOINTS)
+    run(killed)
+    resumed = weights(killed.out / "checkpoint")
+    assert all(torch.equal(weight, resumed[name]) for name, weight in merged.items())
 
 
-def test_only_adapters_have_a_gradient(make_trainer, files):
+def test_adapters_alone_are_trained_and_samplers_see_them_merged(make_trainer, files, monkeypatch):
+    """vLLM, too, into which TRL merges them in place, and subtracts them again: no rounding stays
+    in the weights."""
     model = models.load_model(files["checkpoint"], dtype="float32")
+    base = {name: weight.clone() for name, weight in model.state_dict().items()}
     trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), peft_config=models.adapters(model, LORA))
     updates = gradients_of(trainer)
     assert updates
     assert all(".lora_" in name for update in updates for name in update)
-
-
-def test_a_sampler_sees_the_merged_policy_and_the_weights_stay_as_they_were(make_trainer, files):
-    model = models.load_model(files["checkpoint"], dtype="float32")
-    trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), peft_config=models.adapters(model, LORA))
-    trainer.train()
     policy = models.policy_on_each(trainer)
     ids = torch.arange(20)[None]
     with torch.no_grad():
         exact, merged = (m.eval()(input_ids=ids).logits for m in (trainer.model, policy))
-    assert not torch.equal(exact, models.load_model(files["checkpoint"])(input_ids=ids).logits)
+        assert not torch.equal(exact, model.eval()(input_ids=ids).logits)
     torch.testing.assert_close(exact, merged, rtol=0, atol=1e-5)
-    base = models.load_model(files["checkpoint"]).state_dict()
     own = models.base_of(trainer.model).state_dict().items()
     frozen = {name.replace(".base_layer", ""): weight for name, weight in own}
     assert all(torch.equal(frozen[name], weight) for name, weight in base.items())
-
-
-def test_what_vllm_is_sent_leaves_no_rounding_in_the_weights(make_trainer, files, monkeypatch):
-    """TRL merges the adapters in place, sends, and subtracts them again."""
-    model = models.load_model(files["checkpoint"], dtype="float32")
-    trainer = make_trainer(by_row(1.0, 0.0, 0.0, 0.0), peft_config=models.adapters(model, LORA))
-    trainer.train()
     before = {n: w.clone() for n, w in trainer.model.state_dict().items()}
     sent: list[dict[str, torch.Tensor]] = []
 

@@ -223,32 +223,6 @@ def test_every_constant_of_every_loss_reaches_the_trainer_as_the_settings_say_it
     assert as_trl.loss.clip_range == (0.9, 1.1)
 
 
-def logp_of_right_answers(trainer: Any) -> float:
-    """Mean over the prompts of a rollout of log π of their first, right answer."""
-    rows = [trainer.train_dataset[i]["prompt"] for i in [*trainer._get_train_sampler()][:16]]
-    rollout, logps = fixed(rows, trainer), []
-    for prompt, answer in [*zip(rollout["prompt_ids"], rollout["completion_ids"], strict=True)][
-        ::4
-    ]:
-        with torch.no_grad():
-            logits = trainer.model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        logp = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])
-        logps.append(float(logp.sum()))
-    return sum(logps) / len(logps)
-
-
-@pytest.mark.parametrize("loss", ["gppo", "gspo", "vespo"])
-def test_a_loss_of_tokens_and_of_answers_makes_right_answers_likelier(make_trainer, loss):
-    """By the policy term alone; of four updates a rollout three are off-policy."""
-    pay = by_row(1.0, -1.0, -1.0, -1.0)
-    trainer = make_trainer(pay, prompts=4, mini_batch=1, steps=2, rollout_func=fixed,
-                           policy_loss=loss, lm_weight=0.0)  # fmt: skip
-    before = logp_of_right_answers(trainer)
-    trainer.train()
-    assert logp_of_right_answers(trainer) > before + 1
-    assert trainer.state.log_history[0]["ratio/log_max"] > 0
-
-
 @pytest.mark.parametrize(
     ("scale", "expected"),
     [("none", [1.25, -0.75, 0.25, -0.75]), ("maxrl", [3.0, -1.0, -1.0, -1.0])],

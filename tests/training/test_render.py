@@ -68,14 +68,8 @@ def test_a_row_is_the_prompt_as_sampled_and_the_answer_as_sampled(template, tmp_
         assert judged == THOUGHT
     assert answer[-1] in chat.stops
     assert not chat.stops & set(answer[: -len(chat.closing)])
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_what_follows_the_end_of_the_turn_is_not_judged(template):
-    chat = ChatFormat.from_template(words(template))
-    (answer,) = chat.response_ids([THOUGHT])
-    (more,) = chat.prompt_ids(["No: \\boxed{43}."])
-    assert chat.text(answer + more) == chat.text(answer) == chat.text(answer[: -len(chat.closing)])
+    (more,) = chat.prompt_ids(["No: \\boxed{43}."])  # after the end of the turn
+    assert chat.text(answer + more) == judged == chat.text(answer[: -len(chat.closing)])
 
 
 @pytest.mark.parametrize("template", [f.stem for f in SHIPPED if f.stem not in TEMPLATES])
@@ -131,17 +125,10 @@ def test_thinking_in_a_channel_of_its_own_is_judged_as_thinking():
     assert judged("<|channel|>final<|message|>\\boxed{42}<|return|>").answer == "42"
 
 
-def test_think_tags_that_are_special_tokens_stay_in_the_text(files):
+@pytest.mark.parametrize("pad", [None, "<|im_end|>"])
+def test_special_think_tags_stay_and_padding_may_be_missing_or_the_end_of_turn(files, pad):
     tokenizer = load_tokenizer(files["checkpoint"])
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
-    chat = ChatFormat.from_template(tokenizer)
-    (answer,) = chat.response_ids([THOUGHT])
-    assert chat.text(answer) == THOUGHT
-
-
-@pytest.mark.parametrize("pad", [None, "<|im_end|>"])
-def test_a_tokenizer_whose_padding_is_missing_or_the_end_of_turn_is_as_good(files, pad):
-    tokenizer = load_tokenizer(files["checkpoint"])
     tokenizer.pad_token = pad
     chat = ChatFormat.from_template(tokenizer)
     assert chat.text(chat.response_ids([THOUGHT])[0]) == THOUGHT
@@ -234,9 +221,11 @@ ANSWERS = {  # of the prompts 6·7 and 2·3; the second of each pair is wrong
 }
 
 
-@pytest.mark.parametrize(("domain", "prefills"), [("math", PREFILLS), ("code", PREFILLS[::2])])
+@pytest.mark.parametrize(
+    ("domain", "prefill"), [("math", PREFILLS[0]), ("math", PREFILLS[2]), ("code", PREFILLS[2])]
+)
 def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
-    files, tmp_path, domain, prefills
+    files, tmp_path, domain, prefill
 ):
     """The empty block is the one whose model thinks all the same: it is paid as one that does."""
     suite = {"kind": "stdin", "cases": [{"input": "", "output": "42\n"}]}
@@ -245,7 +234,7 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
         Problem.model_validate({"domain": domain, "prompt": p, **what}) for p in ("a", "b", "c")
     ]
     write_table(tmp_path / "problems.parquet", Problem, problems)
-    plain, seen = ChatFormat.from_template(load_tokenizer(files["checkpoint"])), []
+    plain = ChatFormat.from_template(load_tokenizer(files["checkpoint"]))
 
     def answered(prompts, trainer, **_):
         texts = [ANSWERS[domain][i % 2] for i in range(len(prompts))]
@@ -255,41 +244,34 @@ def test_rl_pays_an_answer_whose_prompt_wrote_its_beginning_as_any_other(
         return {"prompt_ids": prompt_ids, "completion_ids": answers, "logprobs": None}
 
     settings = RL.model_copy(update={"domain": domain, "mini_batch_prompts": 2, "steps": 1})
-    for number, template in enumerate([CHATML, *map(prefilling, prefills)]):
-        out = tmp_path / str(number)
-        shutil.copytree(files["checkpoint"], out / "start")
-        (out / "start" / "chat_template.jinja").write_text(template)
-        job = RLJob(out=out, checkpoint=out / "start", problems=tmp_path / "problems.parquet",
-                    settings=settings, seed=5)  # fmt: skip
-        with mock.patch.object(rl, "roll_out", answered):
-            result = rl.run_rl(job)
-        rows = list(read_table(out / "rollouts.parquet", RolloutRow))
-        line = json.loads((out / "logs/metrics.jsonl").read_text().splitlines()[0])
-        metrics = {n: line["metrics"][n] for n in ("reward/format", "reward/mean", "updates")}
-        seen.append((metrics, [(r.reward, r.verdict, r.trained) for r in rows]))
-        assert result["rollouts_without_update"] == 0
-        assert all(has_closed_think(r.text) for r in rows)
-        say = json.loads((out / "checkpoint/chat_format.json").read_text())
-        assert say == {"question": "{prompt}"}
-    assert all(one == seen[0] for one in seen)
-    assert seen[0][0]["updates"] > 0
+    start = shutil.copytree(files["checkpoint"], tmp_path / "start")
+    (start / "chat_template.jinja").write_text(prefilling(prefill))
+    job = RLJob(out=tmp_path, checkpoint=start, problems=tmp_path / "problems.parquet",
+                settings=settings, seed=5)  # fmt: skip
+    with mock.patch.object(rl, "roll_out", answered):
+        assert rl.run_rl(job)["rollouts_without_update"] == 0
+    rows = list(read_table(tmp_path / "rollouts.parquet", RolloutRow))
+    assert all(has_closed_think(r.text) and r.trained for r in rows)
+    wrong, formed = (-1.0, 1.0) if domain == "math" else (0.0, 0.5)
+    assert [(r.reward, r.verdict == "AC") for r in rows] == [
+        (wrong, False) if r.index % 2 else (1.0, True) for r in rows
+    ]
+    line = json.loads((tmp_path / "logs/metrics.jsonl").read_text().splitlines()[0])
+    assert line["metrics"]["reward/format"] == formed
+    say = json.loads((tmp_path / "checkpoint/chat_format.json").read_text())
+    assert say == {"question": "{prompt}"}
 
 
-@pytest.mark.parametrize(
-    ("prompt", "prefill"),
-    [
-        ("Q: 6·7?\n<think>\n", "<think>\n"),
-        ("Think within <think> and </think>. 6·7?", ""),
-        ("6·7?<think></think>", "<think></think>"),
-    ],
-)
-def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answer(
-    make_trainer, prompt, prefill
-):
-    seen = []
+def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answer(make_trainer):
+    prefills = {
+        "Q: 6·7?\n<think>\n": "<think>\n",
+        "Think within <think> and </think>. 6·7?": "",
+        "6·7?<think></think>": "<think></think>",
+    }
+    seen = set()
 
-    def pay(completions, **_):
-        seen.extend(completions)
+    def pay(prompts, completions, **_):
+        seen.update(zip(prompts, completions, strict=True))
         return [float(i % 2) for i in range(len(completions))]
 
     def answered(prompts, trainer):
@@ -297,9 +279,9 @@ def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answ
         answers = trainer._tokenizer(["42<|im_end|>"] * len(prompts))["input_ids"]
         return {"prompt_ids": ids, "completion_ids": answers, "logprobs": None}
 
-    rows = Dataset.from_list([{"prompt": prompt}] * 4)
+    rows = Dataset.from_list([{"prompt": prompt} for prompt in prefills])
     make_trainer(pay, rollout_func=answered, train_dataset=rows).train()
-    assert set(seen) == {prefill + "42"}
+    assert seen == {(prompt, prefill + "42") for prompt, prefill in prefills.items()}
 
 
 def test_thinking_in_tags_that_nobody_named_is_refused_by_a_local_engine_and_read_when_named(files):

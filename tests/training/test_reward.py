@@ -1,6 +1,5 @@
 """The reward of RL: withheld tests, random rewards, and the alarms of a policy that games it."""
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,36 +63,36 @@ def test_withheld_tests_are_the_same_ones_every_time_and_at_most_half(tests, wit
 def test_the_gap_alarm_rings_for_special_cased_tests_and_not_for_honest_programs(
     learned, tmp_path, capsys
 ):
-    """One answer in four adds; after ten steps the other three pass what pays, in either way."""
+    """One answer in four adds; after seven steps the other three pass what pays, in either way."""
     job: Any = SimpleNamespace(out=tmp_path, settings=RL)
     (tmp_path / result_files.LOGS).mkdir()
     (tmp_path / result_files.SCRATCH).mkdir()
     log = WriteMetrics(job, result_files.ProgressFile(tmp_path), 1, 0)
     with Judge(JudgeSettings(runtime=RUNTIME)) as judge:
         reward = JudgeReward(judge, PROBLEMS, WITHHELD)
-        for step in range(1, 15):
+        for step in range(1, 12):
             logged: dict[str, list[float]] = {}
             answers, ids = [], []
             for problem in reward.problems.values():
                 paid = ADD if learned == "honest" else special_cased(problem)
                 ids += [problem.id] * 4
-                answers += map(turn, [ADD, *[WRONG if step <= 10 else paid] * 3])
+                answers += map(turn, [ADD, *[WRONG if step <= 7 else paid] * 3])
             rewards = reward(
                 completions=answers, problem_id=ids, trainer_state=TrainerState(global_step=step),
                 log_metric=lambda name, value: logged.setdefault(name, []).append(value),  # noqa: B023
             )  # fmt: skip
-            assert rewards[:4] == [1, *[0 if step <= 10 else 1] * 3]
+            assert rewards[:4] == [1, *[0 if step <= 7 else 1] * 3]
             means = {name: sum(values) / len(values) for name, values in logged.items()}
             log.on_log(None, TrainerState(global_step=step), None, logs=means)
     lines = [line["metrics"] for line in result_files.read_lines(tmp_path / result_files.METRICS)]
     gamed = learned == "special-cased"
-    assert [line["withheld/pass_rewarded"] for line in lines] == [0.25] * 10 + [1.0] * 4
+    assert [line["withheld/pass_rewarded"] for line in lines] == [0.25] * 7 + [1.0] * 4
     after = 0.25 if gamed else 1.0
-    assert [line["withheld/pass_all"] for line in lines] == [0.25] * 10 + [after] * 4
-    assert [line["withheld/gap"] for line in lines] == [0.0] * 10 + [1 - after] * 4
+    assert [line["withheld/pass_all"] for line in lines] == [0.25] * 7 + [after] * 4
+    assert [line["withheld/gap"] for line in lines] == [0.0] * 7 + [1 - after] * 4
     # the median of five lines moves with the third
-    assert [step for step, line in enumerate(lines, 1) if GAP in line] == [13, 14] * gamed
-    assert ("withheld gap alarm at step 13" in capsys.readouterr().out) == gamed
+    assert [step for step, line in enumerate(lines, 1) if GAP in line] == [10, 11] * gamed
+    assert ("withheld gap alarm at step 10" in capsys.readouterr().out) == gamed
     assert ("WITHHELD GAP ALARM" in log._note) == gamed
 
 
@@ -167,21 +166,20 @@ def test_random_rewards_follow_from_seed_step_problem_and_place_alone():
     assert sum(one) / 1000 == pytest.approx(0.3, abs=3 * (0.3 * 0.7 / 1000) ** 0.5)  # type: ignore[arg-type]
 
 
-def test_a_stage_trains_on_random_rewards_to_the_same_bits_and_logs_the_verdicts(files, tmp_path):
+def test_a_stage_trains_on_random_rewards_and_logs_the_verdicts(files, tmp_path):
     problems = tmp_path / "code.parquet"
     write_table(problems, Problem, [adding(f"Add {i}.", 4) for i in range(8)])
     few = {"domain": "code", "steps": 1, "checkpoint_steps": 1, "random_reward": 0.5}
     judge = RolloutJudgeSettings(withheld_tests=1, runtime=RUNTIME)
-    s, weights = RL.model_copy(update={**few, "judge": judge}), []
-    for name in ("one", "two"):
-        job = RLJob(out=tmp_path / name, checkpoint=files["checkpoint"], problems=problems,
-                    settings=s, seed=5)  # fmt: skip
-        assert rl.run_rl(job)["rollouts_without_update"] == 0  # the judge pays all alike
-        (line,) = map(json.loads, (tmp_path / name / result_files.METRICS).read_text().splitlines())
-        assert line["metrics"]["reward/correct"] == line["metrics"]["withheld/pass_rewarded"] == 0
-        assert line["metrics"].keys().isdisjoint({"withheld/gap", GAP})  # nothing passed
-        weights.append((tmp_path / name / "checkpoint/model.safetensors").read_bytes())
-    assert weights[0] == weights[1] != (files["checkpoint"] / "model.safetensors").read_bytes()
+    job = RLJob(out=tmp_path, checkpoint=files["checkpoint"], problems=problems, seed=5,
+                settings=RL.model_copy(update={**few, "judge": judge}))  # fmt: skip
+    assert rl.run_rl(job)["rollouts_without_update"] == 0  # the judge pays all alike
+    (line,) = result_files.read_lines(tmp_path / result_files.METRICS)
+    assert line["metrics"]["reward/correct"] == line["metrics"]["withheld/pass_rewarded"] == 0
+    assert line["metrics"].keys().isdisjoint({"withheld/gap", GAP})  # nothing passed
+    before, after = ((f / "model.safetensors").read_bytes()
+                     for f in (files["checkpoint"], tmp_path / "checkpoint"))  # fmt: skip
+    assert before != after
 
 
 def test_withheld_tests_of_math_are_refused():

@@ -80,21 +80,17 @@ def test_prompts_that_are_too_long_are_counted_not_trained_on(files, problems):
     chat = ChatFormat.from_template(load_tokenizer(files["checkpoint"]))
     long = Problem(domain="math", prompt="Make 5 from " + "9, " * 200, answer="5")
     assert rl.fitting([*problems, long], chat, settings(max_prompt_tokens=64)) == problems
-    assert not rl.fitting([long], chat, settings(max_prompt_tokens=64))
 
 
-def test_a_model_that_would_end_answers_early_is_refused_before_any_rollout(files, tmp_path):
+def test_a_model_that_would_end_answers_early_or_is_not_sampled_right_is_refused_at_once(
+    files, tmp_path, monkeypatch
+):
     """The small model has 512 positions."""
     with pytest.raises(ValueError, match=r"the model has 512: lower max_tokens to"):
         rl.run_rl(job_for(files, tmp_path, max_tokens=512))
-
-
-def test_a_model_that_is_not_sampled_right_is_refused_before_any_rollout(
-    files, tmp_path, monkeypatch
-):
     monkeypatch.setattr(sampler, "draw", lambda logits, **_: logits.argmin(-1))
     with pytest.raises(EngineError, match="answers otherwise with a cache than without"):
-        rl.run_rl(job_for(files, tmp_path, steps=2))
+        rl.run_rl(job_for(files, tmp_path))
 
 
 def test_the_reward_judges_all_answers_at_once_with_their_place_in_the_group(problems):
@@ -171,24 +167,21 @@ def test_the_processes_of_a_machine_share_the_workers_of_one_judge(
     assert share_of_judge(judge_settings).runtime.workers == each
 
 
-def weights(folder) -> bytes:
-    return (folder / "model.safetensors").read_bytes()
-
-
 def test_a_kept_model_is_what_a_shorter_stage_ends_with(files, tmp_path, monkeypatch):
+    """Also after another was kept: keeping changes no bit."""
     monkeypatch.setattr(rl, "Judge", LengthJudge)
     more = {"drop_zero_advantage": True}
-    result = rl.run_rl(job_for(files, tmp_path / "kept", keep_every=2, **more))
+    result = rl.run_rl(job_for(files, tmp_path / "kept", steps=3, keep_every=1, **more))
     rl.run_rl(job_for(files, tmp_path / "short", steps=2, **more))
-    rl.run_rl(job_for(files, tmp_path / "plain", **more))
-    (kept,) = kept_models(tmp_path / "kept")  # of four steps; the fourth is the result
-    assert kept == (2, kept_model(tmp_path / "kept", 2))
-    assert result["models_kept"] == 1
-    assert weights(kept[1]) == weights(tmp_path / "short/checkpoint")
-    assert weights(kept[1]) != weights(tmp_path / "kept/checkpoint")
-    assert weights(tmp_path / "kept/checkpoint") == weights(tmp_path / "plain/checkpoint")
-    assert load_tokenizer(kept[1]).chat_template
-    assert read_lineage(kept[1])[-1].settings["steps"] == "2"
+    first, second = kept_models(tmp_path / "kept")  # of three steps; the third is the result
+    assert (first[0], second) == (1, (2, kept_model(tmp_path / "kept", 2)))
+    assert result["models_kept"] == 2
+    folders = second[1], tmp_path / "short/checkpoint", first[1], tmp_path / "kept/checkpoint"
+    kept, short, *others = ((f / "model.safetensors").read_bytes() for f in folders)
+    assert kept == short
+    assert kept not in others
+    assert load_tokenizer(second[1]).chat_template
+    assert read_lineage(second[1])[-1].settings["steps"] == "2"
 
 
 class Judge(LengthJudge):
@@ -208,7 +201,6 @@ class Judge(LengthJudge):
     ("reward", "reason", "why", "changes"),
     [
         (1.0, "", "had the same reward", {}),
-        (-1.0, "truncated: the think block is not closed", "had the same reward", {}),
         (-1.0, "no box", "had the same reward", {"drop_zero_advantage": False}),
         (-1.0, "", "had the same reward", {"overlong_filter": True}),  # all are cut, none is left
     ],

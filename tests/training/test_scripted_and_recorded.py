@@ -158,13 +158,26 @@ def sample(i: int, text: str = "text") -> Sample:
     )  # fmt: skip
 
 
-def test_samples_come_back_in_the_order_of_the_keys_and_the_first_of_a_key_stays(tmp_path):
-    with Journal(tmp_path / "j.jsonl") as journal:
+def test_samples_come_back_in_the_order_of_the_keys_with_tokens_and_cost_also_after_a_kill(
+    tmp_path,
+):
+    """The first of a key stays."""
+    runtime = EngineRuntime(input_price=1.0, output_price=2.0)
+    path, free = tmp_path / "j.jsonl", EngineSettings(kind="scripted")
+    prices = free.model_copy(update={"runtime": runtime})
+    with Journal(path) as journal:
         for i in (4, 0, 2):
             journal.append(sample(i))
         journal.append(sample(0, "second"))
         keys = [("p0", 0), ("p1", 1), ("p2", 2), ("p1", 4)]
         assert list(journal.samples(keys)) == [sample(0), sample(2), sample(4)]
+        figures = journal.figures(prices)
+    assert figures == {
+        "samples": 3, "tokens": 6, "prompt_tokens": 30, "cost": pytest.approx(42e-6)
+    }  # fmt: skip
+    with Journal(path) as journal:
+        assert journal.figures(prices) == figures
+        assert "cost" not in journal.figures(free)
 
 
 def test_a_file_cut_at_any_byte_keeps_every_whole_line_and_takes_new_ones(tmp_path):
@@ -183,22 +196,6 @@ def test_a_file_cut_at_any_byte_keeps_every_whole_line_and_takes_new_ones(tmp_pa
         with Journal(path) as journal:
             assert len(journal) == lines + 1
             assert list(journal.samples([("p1", 7)])) == [sample(7)]
-
-
-def test_tokens_and_cost_are_known_after_a_kill_too(tmp_path):
-    runtime = EngineRuntime(input_price=1.0, output_price=2.0)
-    path, free = tmp_path / "j.jsonl", EngineSettings(kind="scripted")
-    prices = free.model_copy(update={"runtime": runtime})
-    with Journal(path) as journal:
-        for i in range(5):
-            journal.append(sample(i))
-        figures = journal.figures(prices)
-    assert figures == {
-        "samples": 5, "tokens": 10, "prompt_tokens": 50, "cost": pytest.approx(70e-6)
-    }  # fmt: skip
-    with Journal(path) as journal:
-        assert journal.figures(prices) == figures
-        assert "cost" not in journal.figures(free)
 
 
 def test_each_sample_is_forced_to_disk_before_the_call_returns_where_it_is_paid_for(

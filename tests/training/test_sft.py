@@ -54,16 +54,6 @@ def test_experts_are_not_balanced_by_a_loss_that_nobody_set(job):
     assert sft.sft_config(job(), accumulation=1, steps=10).router_aux_loss_coef == 0.0
 
 
-def test_the_loss_is_on_the_answer_only(files, tmp_path):
-    tokenizer = load_tokenizer(files["checkpoint"])
-    example = tokenized(files["examples"], ChatFormat.from_template(tokenizer), 256, tmp_path)[0]
-    answer = [t for t in example["labels"] if t != IGNORED]
-    assert example["labels"] == [IGNORED] * (len(example["labels"]) - len(answer)) + answer
-    assert example["input_ids"][-len(answer) :] == answer
-    assert str(tokenizer.decode(answer)).startswith("<think>")
-    assert answer[-1] == tokenizer.eos_token_id
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, job, optimizer):
     result = sft.run_sft(job(epochs=4, optimizer=optimizer))
@@ -75,6 +65,7 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, j
         assert peaks["adamw"] < 3e-3 < peaks["muon"] < 0.02
     assert any("learning_rate" in m for m in logged) == (optimizer == "adamw")
     assert losses[-1] < 0.8 * losses[0]
+    assert not any(DIVERGENCE in metrics for metrics in logged)
     assert result["truncated_examples"] == 0
     folders = files["checkpoint"], tmp_path / "checkpoint"
     before, after = (load_model(f, dtype="float32").state_dict() for f in folders)
@@ -83,15 +74,11 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, j
     assert progress(tmp_path)["done"] == progress(tmp_path)["total"] == result["steps"]
 
 
-def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_stage_if_asked(
-    tmp_path, job
-):
-    few = {"checkpoint_steps": 1, "epochs": 1}
-    wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, **few}
-    for stage_job, rings in (job("marked", **wild), True), (job("calm", **few), False):
-        sft.run_sft(stage_job)
-        logged = result_files.read_lines(stage_job.out / result_files.METRICS)
-        assert any(DIVERGENCE in line["metrics"] for line in logged) == rings
+def test_a_learning_rate_a_thousand_times_too_high_rings_the_alarm_and_ends_the_stage_if_asked(job):
+    wild = {"learning_rate": 3.0, "min_learning_rate": 3.0, "checkpoint_steps": 1, "epochs": 1}
+    sft.run_sft(marked := job("marked", **wild))
+    lines = result_files.read_lines(marked.out / result_files.METRICS)
+    assert any(DIVERGENCE in line["metrics"] for line in lines)
     runtime = RUNTIME.model_copy(update={"stop_on_divergence": True})
     with pytest.raises(RuntimeError, match=r"running median .* lower the learning rate"):
         sft.run_sft(job("ended", **wild, runtime=runtime))

@@ -54,12 +54,34 @@ def curves(out: Path) -> list[tuple[int, dict[str, float]]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def stages(files, vllm_checkpoint, tmp_path_factory):
+    """`stages(kind)`: the words of a stage, and its folder where it ran without a stop."""
+
+    @cache
+    def run(kind: str) -> tuple[tuple[Any, ...], Path]:
+        start = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"]
+        words = kind, start, files["examples" if kind == "sft" else "problems"]
+        out = tmp_path_factory.mktemp(kind)
+        stage(*words, out)
+        return words, out
+
+    return run
+
+
+def check_same(cut: Path, undisturbed: Path) -> None:
+    assert curves(cut) == curves(undisturbed)
+    for name in ("checkpoint/model.safetensors", "rollouts.parquet", "logs/off_policy.jsonl"):
+        if (undisturbed / name).exists():
+            assert (cut / name).read_bytes() == (undisturbed / name).read_bytes(), name
+
+
 @pytest.mark.parametrize(
     ("kind", "steps", "updates"),
     [("rl", 4, 16), system("sft", 4, 20), system("vllm_colocate", 2, 8)],
 )
 def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
-    files, vllm_checkpoint, tmp_path, kind, steps, updates
+    stages, tmp_path, kind, steps, updates
 ):
     seed = random.SystemRandom().randrange(10**6)
     rng = random.Random(seed)
@@ -67,37 +89,19 @@ def test_a_killed_run_ends_with_the_curves_and_bits_of_a_whole_one(
     calls = {"on_log": steps, "on_save": steps // 2} | dict.fromkeys(ONCE, 1)
     call = rng.randint(1, calls.get(hook, updates))
     print(f"seed {seed}: SIGKILL in call {call} of {hook}")
-    data = files["examples" if kind == "sft" else "problems"]
-    inputs = vllm_checkpoint if kind == "vllm_colocate" else files["checkpoint"], data
-    undisturbed, cut = tmp_path / "whole", tmp_path / "cut"
-    stage(kind, *inputs, undisturbed)
-    stage(kind, *inputs, cut, hook=hook, call=call)
-    assert not (cut / "checkpoint").exists()
-    stage(kind, *inputs, cut)
-    logged = [step for step, _ in curves(cut)]
+    words, undisturbed = stages(kind)
+    stage(*words, tmp_path, hook=hook, call=call)
+    assert not (tmp_path / "checkpoint").exists()
+    stage(*words, tmp_path)
+    logged = [step for step, _ in curves(tmp_path)]
     assert logged == sorted(set(logged)), "a step was logged twice"
-    assert curves(cut) == curves(undisturbed)
     assert any(metrics["loss"] for _, metrics in curves(undisturbed))
-    of_rl = () if kind == "sft" else ("rollouts.parquet", "logs/off_policy.jsonl")
-    for name in ("checkpoint/model.safetensors", *of_rl):
-        assert (cut / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    assert (kind == "sft") != (undisturbed / "rollouts.parquet").exists()
+    check_same(tmp_path, undisturbed)
     if kind == "vllm_colocate":
         (_, first), (_, second) = curves(undisturbed)
         assert first["ratio/log_max"] - first["ratio/log_min"] > 1.0  # the first rollout moved it
         assert all(0 < line["mismatch/logp_difference"] < 1e-4 for line in (first, second))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(files, tmp_path_factory):
-    """`undisturbed(kind)`: the folder of a stage that ran without a stop."""
-
-    @cache
-    def run(kind: str) -> Path:
-        out = tmp_path_factory.mktemp(kind)
-        stage(kind, files["checkpoint"], files["examples" if kind == "sft" else "problems"], out)
-        return out
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -111,19 +115,12 @@ def undisturbed(files, tmp_path_factory):
     ],
 )
 def test_a_stopped_run_saves_its_step_and_goes_on_to_the_same_bits(
-    files, undisturbed, tmp_path, kind, hook, call, step
+    stages, tmp_path, kind, hook, call, step
 ):
-    data = files["examples" if kind == "sft" else "problems"]
-    inputs, undisturbed_folder, cut = (
-        (files["checkpoint"], data),
-        undisturbed(kind),
-        tmp_path / "cut",
-    )
-    stage(kind, *inputs, cut, hook=hook, call=call, sign=TERM)
-    assert not (cut / "checkpoint").exists()
-    newest = result_files.latest(cut / ".resume/checkpoints")
+    words, undisturbed = stages(kind)
+    stage(*words, tmp_path, hook=hook, call=call, sign=TERM)
+    assert not (tmp_path / "checkpoint").exists()
+    newest = result_files.latest(tmp_path / ".resume/checkpoints")
     assert (result_files.number_of(newest) if newest else 0) == step * (4 if kind == "rl" else 1)
-    stage(kind, *inputs, cut)
-    assert curves(cut) == curves(undisturbed_folder)
-    model = "checkpoint/model.safetensors"
-    assert (cut / model).read_bytes() == (undisturbed_folder / model).read_bytes()
+    stage(*words, tmp_path)
+    check_same(tmp_path, undisturbed)

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,11 +55,11 @@ def config_of(facts: ModelFacts) -> Qwen3Config:
 
 
 def saved_bytes(
-    facts: ModelFacts, *, checkpointing: bool, lora: LoraSettings | None = None, every: int = 1
+    facts: ModelFacts, every: int | None = None, lora: LoraSettings | None = None
 ) -> int:
     """Bytes of the tensors that the decoder keeps for its backward pass, each storage once."""
     model: Any = Qwen3ForCausalLM(config_of(facts)).train().bfloat16()
-    if checkpointing:
+    if every:
         model.gradient_checkpointing_enable(every_n_layers=every)
     if lora:
         model = get_peft_model(model, adapters(model, lora))
@@ -79,33 +80,26 @@ def saved_bytes(
     return sum(s.nbytes() for s in storages.values())
 
 
+@pytest.mark.parametrize("every", [None, 1, 2])
 @pytest.mark.parametrize("facts", [SMALL, WIDE])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_layer_saves_what_the_formula_says_and_its_input_alone_when_checkpointed(
-    facts, checkpointing
+def test_layers_save_what_the_formula_says_and_their_input_alone_where_they_are_recomputed(
+    facts, every
 ):
-    deeper = replace(facts, layers=facts.layers + 2)
-    both = (saved_bytes(f, checkpointing=checkpointing) for f in (facts, deeper))
-    measured = -(next(both) - next(both)) / 2
-    if checkpointing:
-        assert Training(facts).activations(TOKENS)["checkpoints"] == facts.layers * measured
-    else:
-        assert Training(facts).layer(TOKENS) == pytest.approx(measured, rel=0.02)
-
-
-def test_of_two_layers_of_which_one_is_recomputed_the_other_saves_everything():
-    deeper = replace(WIDE, layers=WIDE.layers + 2)
-    both = (saved_bytes(f, checkpointing=True, every=2) for f in (WIDE, deeper))
-    parts = (Training(f, every=2).activations(TOKENS) for f in (WIDE, deeper))
-    predicted = (p["checkpoints"] + p["saved tensors"] for p in parts)
-    measured = -(next(both) - next(both))
-    assert -(next(predicted) - next(predicted)) == pytest.approx(measured, rel=0.02)
+    """Of two layers more, of which none, both, or one is recomputed."""
+    predicted, measured = [], []
+    for model in (facts, replace(facts, layers=facts.layers + 2)):
+        options = {"checkpointing": every is not None, "every": every or 1}
+        parts = Training(model, **options).activations(TOKENS)
+        predicted.append(parts.get("checkpoints", 0) + parts.get("saved tensors", 0))
+        measured.append(saved_bytes(model, every))
+    exact = 0.0 if every == 1 else 0.02
+    assert predicted[1] - predicted[0] == pytest.approx(measured[1] - measured[0], rel=exact)
 
 
 @pytest.mark.parametrize("lora", [LoraSettings(rank=8), LoraSettings(targets=("q_proj", "v_proj"))])
 def test_adapters_save_their_inputs_and_are_all_that_has_a_state(lora):
     deeper = replace(WIDE, layers=WIDE.layers + 2)
-    both = (saved_bytes(f, checkpointing=False, lora=lora) for f in (WIDE, deeper))
+    both = (saved_bytes(f, lora=lora) for f in (WIDE, deeper))
     measured = -(next(both) - next(both)) / 2
     copies = 2 * WIDE.adapter_parameters(lora) / WIDE.layers  # in bf16, counted apart
     assert Training(WIDE, lora=lora).layer(TOKENS) == pytest.approx(measured - copies, rel=0.02)
@@ -156,11 +150,9 @@ def test_qwen3_8b_is_counted_by_hand():
     assert head < 2 * 4 * tokens * 151_936 / 10
 
 
-@pytest.mark.parametrize(
-    ("name", "billions"), [("0.6B", 0.6), ("1.7B", 1.7), ("4B", 4.0), ("14B", 14.8), ("32B", 32.8)]
-)
-def test_the_family_has_the_sizes_of_its_model_cards(name, billions):
-    assert round(facts_of_model(f"Qwen/Qwen3-{name}").parameters / 1e9, 1) == billions
+def test_the_family_has_the_sizes_of_its_model_cards():
+    for name, billions in {"0.6": 0.6, "1.7": 1.7, "4": 4.0, "14": 14.8, "32": 32.8}.items():
+        assert round(facts_of_model(f"Qwen/Qwen3-{name}B").parameters / 1e9, 1) == billions
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -228,12 +220,11 @@ def test_only_the_stages_that_will_run_are_refused():
         refuse(settings, ["sft", "rl_math"])
 
 
-@pytest.mark.parametrize("unread", ["max_model_len=1000", "dtype=float32", "data_parallel=2"])
-def test_what_rl_does_not_read_of_its_engines_runtime_is_refused(unread):
+def test_what_rl_does_not_read_of_its_engines_runtime_is_refused():
     with pytest.raises(
         ConfigError, match=r"RL reads batch_size, gpu_memory_utilization, tensor_parallel"
     ):
-        load_profile("paper", [f"rl_math.engine_runtime.{unread}"])
+        load_profile("paper", ["rl_math.engine_runtime.max_model_len=1000"])
 
 
 def test_a_model_of_unknown_size_is_said_to_be_unchecked():
@@ -272,6 +263,7 @@ def test_prompts_run_on_over_epochs_without_a_break():
     stream = [p for s in range(5) for p in prompts[s * 4 : s * 4 + 2]]
     assert sorted(stream[:5]) == sorted(stream[5:]) == list(range(5))
     assert stream[:5] != stream[5:]
+    assert order(steps=5, shuffle=False)[::3][:2] == [0, 1]
 
 
 @given(LENGTHS, st.integers(1, 60), st.integers(1, 4), st.integers(1, 3))
@@ -289,26 +281,23 @@ def test_a_step_is_cut_into_as_many_micro_batches_as_every_other(
             assert len(batch) < 2 or len(batch) * max(lengths[i] for i in batch) <= budget
 
 
-MATH = RLSettings()
-CODE = RLSettings(mini_batch_prompts=32, learning_rate=5e-7)
-
-
-@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("settings", [MATH, CODE], ids=["math", "code"])
-@pytest.mark.parametrize("oversampling", [1, 2])
-def test_the_papers_batch_fits_every_number_of_processes(settings, world, oversampling):
-    settings = settings.model_copy(update={"oversampling": oversampling})
-    units = packing.rl_schedule(settings, world)
-    trained = units["per_device_train_batch_size"] * world // oversampling
-    assert trained == settings.mini_batch_prompts * 8
-    assert trained * units["steps_per_generation"] == 128 * 8
-    assert units["max_steps"] == 100 * units["steps_per_generation"]
-    assert units["warmup_steps"] == (80 if settings.mini_batch_prompts == 16 else 40)
+@pytest.mark.parametrize(
+    ("settings", "warmup"), [(RLSettings(), 80), (RLSettings(mini_batch_prompts=32), 40)]
+)
+def test_the_papers_batch_fits_every_number_of_processes(settings, warmup):
+    for world, oversampling in product([1, 2, 4, 8, 16], [1, 2]):
+        more = settings.model_copy(update={"oversampling": oversampling})
+        units = packing.rl_schedule(more, world)
+        trained = units["per_device_train_batch_size"] * world // oversampling
+        assert trained == settings.mini_batch_prompts * 8
+        assert trained * units["steps_per_generation"] == 128 * 8
+        assert units["max_steps"] == 100 * units["steps_per_generation"]
+        assert units["warmup_steps"] == warmup
 
 
 def test_more_processes_than_prompts_in_a_mini_batch_are_refused_with_what_would_divide():
     with pytest.raises(ValueError, match=r"16 is no multiple of .* = 32"):
-        packing.rl_schedule(MATH, 32)
+        packing.rl_schedule(RLSettings(), 32)
 
 
 PAIRS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=12)

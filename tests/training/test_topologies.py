@@ -1,5 +1,6 @@
 """What the shipped profiles ask of GPUs, without one: the memory that is predicted against torch's
-own count over fake tensors, FSDP2 over processes that are not there, trainers without weights.
+own count over fake tensors, FSDP2 over processes that are not there, trainers without weights; and
+the switches that make updates faster: each reaches the trainer, or is refused with the reason.
 """
 
 from collections.abc import Iterator
@@ -25,16 +26,18 @@ from trl.kernels import chunked_logprob
 from trl.trainer.utils import add_fused_lm_head
 
 from klear.configs.loading import load_profile
-from klear.training import sft, sizing
+from klear.configs.settings.base import key_of
+from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
+from klear.training import sft, sizing, speedups
 from klear.training.launch.jobs import RLJob, SFTJob
 from klear.training.models import gradients_in_fp32, load_tokenizer
 from klear.training.render import ChatFormat
 from klear.training.rl import train as rl
 from klear.training.sizing import ModelFacts
 from tests.cluster.fixed_answers import LengthJudge
-from tests.training.test_sizing import QWEN3_8B, config_of
+from tests.training.test_sizing import QWEN3_8B, SMALL, config_of
 
-FEW, MORE = 3, 5  # layers that are counted; all others are like them
+FEW, MORE = 2, 3  # layers that are counted; all others are like them
 
 
 @contextmanager
@@ -112,8 +115,8 @@ def test_the_memory_that_a_topology_needs_is_predicted_within_15_percent(
     assert predicted == pytest.approx(counted, rel=0.15)
 
 
-@pytest.mark.parametrize("world", [16, 32])
-def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_adds_gradients_up_in_fp32(world):
+def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_adds_gradients_up_in_fp32():
+    world = 32
     with processes(world) as mesh, FakeTensorMode():
         assert mesh
         model = sharded(Qwen3ForCausalLM(config_of(QWEN3_8B)), mesh)
@@ -124,24 +127,21 @@ def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_adds_gradients_
 
 
 @pytest.mark.parametrize(
-    ("profile", "stage", "world", "expected"),
+    ("stage", "expected"),
     [  # sequences of a device in an update, updates of a rollout, updates
-        ("single_gpu", "rl_math", 1, (8 * 8, 64 // 8, 100 * 8)),
-        ("single_gpu", "rl_code", 1, (16 * 8, 64 // 16, 100 * 4)),
-        ("paper", "rl_math", 16, (16 * 8 // 16, 128 // 16, 100 * 8)),
-        ("paper", "rl_code", 16, (32 * 8 // 16, 128 // 32, 100 * 4)),
+        ("rl_math", (16 * 8 // 16, 128 // 16, 100 * 8)),
+        ("rl_code", (32 * 8 // 16, 128 // 32, 100 * 4)),
     ],
 )
 def test_a_trainer_of_rl_is_built_down_to_its_arguments(
-    files, problems, tmp_path, monkeypatch, profile, stage, world, expected
+    files, problems, tmp_path, monkeypatch, stage, expected
 ):
-    settings = getattr(load_profile(profile), stage).model_copy(update={"engine": "transformers"})
+    settings = getattr(load_profile("paper"), stage).model_copy(update={"engine": "transformers"})
     reward = rl.JudgeReward(LengthJudge(settings.judge), problems)
     job = RLJob(out=tmp_path, checkpoint=tmp_path, problems=tmp_path, settings=settings)
-    with rank_of(world, monkeypatch):
-        trainer = rl.build_trainer(
-            job, without_weights(profile), ChatFormat.from_template(of(files)), reward
-        )
+    chat = ChatFormat.from_template(load_tokenizer(files["checkpoint"]))
+    with rank_of(16, monkeypatch):
+        trainer = rl.build_trainer(job, without_weights("paper"), chat, reward)
     args = trainer.args
     units = args.per_device_train_batch_size, args.steps_per_generation, args.max_steps
     assert units == expected
@@ -160,7 +160,9 @@ def test_a_trainer_of_sft_is_built_down_to_its_arguments(
                               "tokens": [length] * rows})  # fmt: skip
     job = SFTJob(out=tmp_path, base=tmp_path, examples=tmp_path, settings=settings)
     with rank_of(world, monkeypatch):
-        trainer = sft.build_trainer(job, without_weights(profile), of(files), data)
+        trainer = sft.build_trainer(
+            job, without_weights(profile), load_tokenizer(files["checkpoint"]), data
+        )
     tokens = settings.batch_tokens // world
     each = length * max(1, settings.runtime.micro_batch_tokens // length)
     assert trainer.args.gradient_accumulation_steps == -(-tokens // each)
@@ -193,5 +195,76 @@ def without_weights(profile: str) -> Any:
     return model
 
 
-def of(files: dict[str, Any]) -> Any:
-    return load_tokenizer(files["checkpoint"])
+COMPILED: dict[str, Any] = {"torch_compile": True}
+LIGER: dict[str, Any] = {"use_liger_kernel": True}
+ALL: dict[str, Any] = COMPILED | LIGER | {"checkpoint_every": 4}
+
+
+@pytest.fixture
+def liger(monkeypatch):
+    module = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN={"qwen3": print})
+    monkeypatch.setattr(speedups, "import_module", lambda _: module)
+    monkeypatch.setattr(speedups, "find_spec", lambda _: module)
+
+
+def switched(**runtime: Any) -> Any:
+    """The trainer after `speed_up`, as if it were on CUDA."""
+    args = SimpleNamespace(device=torch.device("cuda"), gradient_checkpointing_kwargs=None)
+    trainer: Any = SimpleNamespace(args=args, model=Qwen3ForCausalLM(config_of(SMALL)))
+    trainer.accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+    trainer.is_fsdp_enabled, trainer.is_world_process_zero = False, lambda: True
+    job: Any = SimpleNamespace(settings=SFTSettings(runtime=TrainRuntime(**runtime)))
+    speedups.speed_up(trainer, job)
+    return trainer
+
+
+@pytest.mark.usefixtures("liger")
+def test_every_switch_reaches_the_trainer_and_none_is_on_by_itself(capsys):
+    plain, fast = switched(), switched(**ALL)
+    assert (
+        capsys.readouterr().out == "layers: compiled, with Liger's kernels, one in 4 recomputed\n"
+    )
+    assert set(vars(plain.args)) == {"device", "gradient_checkpointing_kwargs"}
+    assert fast.args.use_liger_kernel
+    assert not any(fast.args.liger_kernel_config.values()), "the head in tiles was replaced"
+    assert (plain.args.gradient_checkpointing_kwargs, fast.args.gradient_checkpointing_kwargs) == (
+        None, {"every_n_layers": 4})  # fmt: skip
+    for trainer, compiled in ((plain, False), (fast, True)):
+        for layer in trainer.model.model.layers:
+            assert (layer._compiled_call_impl is not None) == compiled
+    assert key_of(SFTSettings(runtime=TrainRuntime(**ALL))) == key_of(SFTSettings())
+
+
+@pytest.mark.usefixtures("liger")
+def test_a_switch_that_cannot_be_held_is_refused(monkeypatch):
+    def why(device: str = "cuda", kind: str = "qwen3", rl: Any = "", sharded=False, **runtime: Any):
+        s = TrainRuntime(**runtime)
+        settings = RLSettings(engine=rl, runtime=s) if rl else SFTSettings(runtime=s)
+        return speedups.refusal(settings, kind, device, sharded)
+
+    assert not why(**ALL, attention="flex_attention")
+    assert "torch_compile=true: it needs CUDA" in why("cpu", **COMPILED)
+    assert "use_liger_kernel=true: it needs CUDA" in why("cpu", **LIGER)
+    assert "no gradient on CPUs: take sdpa" in why("cpu", attention="flex_attention")
+    assert "cuts every layer's graph" in why(attention="flash_attention_3", **COMPILED)
+    assert "sharded" in why(sharded=True, **COMPILED)
+    assert "the trainer samples" in why(rl="transformers", **COMPILED)
+    assert "again after a rollout" in why(rl="vllm_colocate", checkpoint_every=2)
+    assert "models of type gpt2" in why(kind="gpt2", **LIGER)
+    monkeypatch.setattr(speedups, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match="liger-kernel is not installed"):
+        switched(**LIGER)
+
+
+def test_compiled_layers_have_the_gradients_of_the_others_recomputed_or_not():
+    """Of two layers one is recomputed."""
+    plain, compiled = (Qwen3ForCausalLM(config_of(SMALL)).train() for _ in range(2))
+    compiled.load_state_dict(plain.state_dict())
+    speedups.compile_layers(compiled, backend="aot_eager")
+    compiled.gradient_checkpointing_enable(every_n_layers=2)
+    for length in (9, 12):
+        for model in (plain, compiled):
+            ids = torch.arange(2 * length).view(2, length) % SMALL.vocabulary
+            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+    for (name, one), other in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)

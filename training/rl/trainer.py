@@ -6,7 +6,7 @@ What differs from the parent, besides the loss: unscored answers and groups of e
 before any forward pass; mini-batches are whole groups, cut into micro-batches of similar-length
 sequences, packed or padded; the normalisers are those of the whole mini-batch over all processes; a
 non-finite gradient skips its update; checkpoints lie between rollouts. TRL's way is subclassing:
-`tests/training/test_trl_pins.py` holds the private methods used here to the pinned version.
+`tests/training/test_drop_in.py` holds the private methods used here to the pinned version.
 """
 
 import math
