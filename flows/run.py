@@ -106,19 +106,11 @@ def log_accuracy(
     moment: float = 0.0,
     metrics: Mapping[str, float] = {},
 ) -> None:
-    """The accuracy of the models evaluated, in MLflow, whose view of scores lists the run then; and
-    `metrics`, of which an average has its point at the step of its model alone."""
-    curves = accuracy_by_stage(results, settings)
-    run.tracker.log(run.run_id, {**metrics, **curves}, moment)
-    if curves:
-        run.tracker.put("its scores", lambda server: server.tag(run.run_id, tags_of("scored")))
+    """What runs are compared by, in MLflow, whose view of scores lists the run then:
+    `accuracy/math`, `accuracy/code` and `aime24/avg` at 0 to 3: base, SFT, math RL, code RL.
 
-
-def accuracy_by_stage(
-    results: Mapping[str, Artifact], settings: Pipeline
-) -> dict[str, dict[int, float]]:
-    """`accuracy/math`, `accuracy/code` and `aime24/avg` at 0 to 3: base, SFT, math RL, code RL;
-    what runs are compared by."""
+    And `metrics`, of which an average has its point at the step of its model alone.
+    """
     curves: dict[str, dict[int, float]] = {}
     for step, model in enumerate(MODELS):
         if scores := results.get(f"evaluate_{model}"):
@@ -126,7 +118,9 @@ def accuracy_by_stage(
             averages = {n: v for n, v in scores.metrics.items() if n.endswith("/avg")}
             for name, value in (domains | averages).items():
                 curves.setdefault(name, {})[step] = value
-    return curves
+    run.tracker.log(run.run_id, {**metrics, **curves}, moment)
+    if curves:
+        run.tracker.put("its scores", lambda server: server.tag(run.run_id, tags_of("scored")))
 
 
 def publish_plan(stages: Plan, run: TrackedRun, head: str = "") -> None:

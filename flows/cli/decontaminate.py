@@ -57,7 +57,12 @@ def decontaminate(
     """
     rule = (f"n={n}", f"normalize={normalize}", f"min_coverage={min_coverage}")
     settings = load_group(DecontaminateSettings, (*rule, f"min_words={min_words}"))
-    near_settings = _near_settings(near, embed, embed_url)
+    if near is None and (embed_url or embed != HASHING):
+        raise ConfigError(["--embed and --embed-url say how --near compares: add --near 0.9"])
+    if embed_url and embed == HASHING:
+        raise ConfigError(["--embed-url needs --embed: the name of the endpoint's model"])
+    values = {"cosine": near, "model": embed, "base_url": embed_url}
+    near_settings = load_group(NearMissSettings, (), values) if near is not None else None
     if not sources:
         raise ConfigError(["name at least one source: a name of the catalogue, or a file"])
     from ...training.engines.interface import EngineError
@@ -162,16 +167,6 @@ def _table(
                 cells.append(f"{missed:,.0f}" if missed else "–")
         lines.append(cells)
     return lines
-
-
-def _near_settings(cosine: float | None, embed: str, url: str) -> NearMissSettings | None:
-    if cosine is None:
-        if url or embed != HASHING:
-            raise ConfigError(["--embed and --embed-url say how --near compares: add --near 0.9"])
-        return None
-    if url and embed == HASHING:
-        raise ConfigError(["--embed-url needs --embed: the name of the endpoint's model"])
-    return load_group(NearMissSettings, (), {"cosine": cosine, "model": embed, "base_url": url})
 
 
 def source_of(text: str) -> Source:

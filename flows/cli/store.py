@@ -10,7 +10,7 @@ import yaml
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from ...configs.machine import Machine, load_machine
+from ...configs.machine import load_machine
 from ...configs.settings.explain import nearest
 from ...configs.settings.pipeline import STAGES
 from ...tasks.report.figures import number
@@ -41,32 +41,23 @@ def status() -> None:
     """Servers, latest runs and finished stages."""
     machine = load_machine()
     print(f"home     {machine.home}")
-    stored = store_lines(Store(machine.store))
-    print("\n".join((*server_lines(machine), "", *run_lines(machine), "", *stored)))
-
-
-def server_lines(machine: Machine) -> Iterator[str]:
-    """One line per server: up with its address, or why we cannot use it."""
     running = alive(machine)
     for name, url in (("prefect", machine.prefect_url), ("mlflow", machine.mlflow_url)):
         ours = f"pid {running[name].pid}" if name in running else "not started by `klear up` here"
         wrong = refusal(machine, name)
-        yield f"✗ {name:8} {wrong}" if wrong else f"✓ {name:8} {url} ({ours})"
+        print(f"✗ {name:8} {wrong}" if wrong else f"✓ {name:8} {url} ({ours})")
     worker = running.get("worker")
-    yield f"✓ worker   pid {worker.pid}" if worker else "✗ worker   down"
-
-
-def run_lines(machine: Machine) -> Iterator[str]:
-    """The latest flow runs, newest first, from the Prefect API."""
+    print(f"✓ worker   pid {worker.pid}\n" if worker else "✗ worker   down\n")
     try:
         runs = post(machine, "flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 5})
+        print("latest runs:" if runs else "no runs yet")
     except ServersError:
-        yield "latest runs: unknown while Prefect is down"
-        return
-    yield "latest runs:" if runs else "no runs yet"
+        runs = []
+        print("latest runs: unknown while Prefect is down")
     for run in runs:
         began = run["start_time"] and when(datetime.fromisoformat(run["start_time"]).timestamp())
-        yield f"  {began or '-':16}  {run['state_name'] or '-':10} {run['name']}"
+        print(f"  {began or '-':16}  {run['state_name'] or '-':10} {run['name']}")
+    print("", *store_lines(Store(machine.store)), sep="\n")
 
 
 def store_lines(here: Store) -> Iterator[str]:
