@@ -41,14 +41,29 @@ def is_made_up(name: str) -> bool:
 
 @contextmanager
 def names_what_waits(name_of: Name) -> Iterator[None]:
-    """Below `@flow`: while the run is under way, runs that wait behind it get the names that they
-    would give themselves at their start, by their parameters. Best effort."""
+    """Below `@flow`: while the run is under way, runs of klear's forms that wait behind it get the
+    names that they would give themselves at their start, by their parameters. Best effort."""
     over = threading.Event()
+    scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+
+    def name_queued() -> None:
+        with get_client(sync_client=True) as client:
+            waiting = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(state=scheduled), deployment_filter=ours
+            )
+            unnamed = [run for run in waiting if is_made_up(run.name)]
+            forms = client.read_deployments(deployment_filter=ours) if unnamed else []
+            functions = {d.id: (d.entrypoint or "").rpartition(".")[2] for d in forms}
+            for run in unnamed:
+                form = functions[run.deployment_id] if run.deployment_id else ""
+                tags = [*run.tags, NAMED]
+                client.update_flow_run(run.id, name=name_of(form, run.parameters), tags=tags)
 
     def look() -> None:
         while not over.wait(SECONDS_BETWEEN_LOOKS):
             try:
-                name_queued(name_of)
+                name_queued()
             except Exception as error:
                 logging.getLogger("klear").debug("queued runs keep their names: %s", error)
 
@@ -57,20 +72,3 @@ def names_what_waits(name_of: Name) -> Iterator[None]:
         yield
     finally:
         over.set()
-
-
-def name_queued(name_of: Name) -> None:
-    """Name the runs of klear's forms that have not begun."""
-    scheduled = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
-    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    with get_client(sync_client=True) as client:
-        waiting = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=scheduled), deployment_filter=ours
-        )
-        unnamed = [run for run in waiting if is_made_up(run.name)]
-        forms = client.read_deployments(deployment_filter=ours) if unnamed else []
-        functions = {d.id: (d.entrypoint or "").rpartition(".")[2] for d in forms}
-        for run in unnamed:
-            form = functions[run.deployment_id] if run.deployment_id else ""
-            tags = [*run.tags, NAMED]
-            client.update_flow_run(run.id, name=name_of(form, run.parameters), tags=tags)
