@@ -163,10 +163,6 @@ class Home:
         artifacts = self.call("artifacts/filter", {"flow_runs": {"id": {"any_": [run]}}})
         return {artifact["key"] for artifact in artifacts}
 
-    def worker_log(self) -> str:
-        """What the worker and its runs printed, for a test that fails."""
-        return (self.home / "logs" / "worker.log").read_text()[-20_000:]
-
     def experiment(self, profile: str) -> str:
         """The id of the profile's experiment in MLflow."""
         experiment = self.mlflow.get_experiment_by_name(f"klear-{profile}")
@@ -176,6 +172,12 @@ class Home:
     def tracked(self, query: str, profile: str = "small") -> list[Any]:
         """MLflow's runs of the profile's experiment."""
         return list(self.mlflow.search_runs([self.experiment(profile)], query))
+
+    def stages_of(self, parent: str, stage: str = "") -> list[str]:
+        """Ids of the MLflow runs below a run: of all its stages, or of one."""
+        query = f"tags.`mlflow.parentRunId` = '{parent}'"
+        query += f" and tags.`klear.stage` = '{stage}'" if stage else ""
+        return [run.info.run_id for run in self.tracked(query)]
 
     def check_steps(self, run: str) -> None:
         """An MLflow run has every step, and each once."""

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from grimp import build_graph
@@ -28,25 +29,17 @@ def files(*folders: str) -> list[Path]:
     return sorted(f for folder in folders for f in (ROOT / folder).rglob("*.py"))
 
 
-def test_a_file_of_more_than_500_lines_has_a_reason() -> None:
-    names = {str(f.relative_to(ROOT)): f for f in files(*SOURCE, "tests")}
-    long = {n: f for n, f in names.items() if len(f.read_text().splitlines()) > 500}
-    assert long.keys() == LONG.keys()
-
-
-def test_no_folder_of_the_code_holds_more_than_16_entries() -> None:
+def test_no_file_is_long_no_folder_full_no_name_empty_and_every_module_says_what_it_is() -> None:
+    lines = {f: len(f.read_text().splitlines()) for f in files(*SOURCE, "tests")}
+    assert {str(f.relative_to(ROOT)) for f, n in lines.items() if n > 500} == LONG.keys()
     folders = {f.parent for f in files(*CODE)}
-    sizes = {
-        str(folder.relative_to(ROOT)): len([e for e in folder.iterdir() if e.name != "__pycache__"])
-        for folder in folders
-    }
-    assert not {name: size for name, size in sizes.items() if size > 16}
-
-
-def test_no_module_has_a_name_that_says_nothing() -> None:
+    entries = {f: [e for e in f.iterdir() if e.name != "__pycache__"] for f in folders}
+    assert not [str(folder) for folder, some in entries.items() if len(some) > 16]
     empty = {"utils", "util", "common", "helpers", "helper", "misc", "core", "manager"}
     shadowing = {"math", "code", "types"}
     assert not [f.name for f in files(*SOURCE) if f.stem in empty | shadowing]
+    silent = [f for f in files(*SOURCE) if not ast.get_docstring(ast.parse(f.read_text()))]
+    assert not [str(f.relative_to(ROOT)) for f in silent]
 
 
 def bindings(tree: ast.AST) -> Iterator[str]:
@@ -74,11 +67,7 @@ def test_a_binding_says_what_it_is_and_not_which_part_it_plays() -> None:
     assert {file: roles for file, roles in names.items() if roles} == ROLES_WITH_REASON
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [f for f in files(*SOURCE) if not ast.get_docstring(ast.parse(f.read_text()))]
-    assert not [str(f.relative_to(ROOT)) for f in silent]
-
-
+@cache
 def imports() -> dict[str, set[str]]:
     """The modules of this package that each module imports; those inside functions count."""
     graph = build_graph("klear", cache_dir=None)
@@ -88,7 +77,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
-    left = imports()
+    left = dict(imports())
     while free := [m for m, targets in left.items() if not targets & left.keys()]:
         for module in free:
             del left[module]

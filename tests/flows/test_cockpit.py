@@ -1,4 +1,4 @@
-"""What a person does in the Prefect UI: start, refuse, cancel, kill, retry, queue, be told, pay.
+"""What a person does in the Prefect UI and the terminal: start, refuse, cancel, kill, retry, pay.
 
 Buttons are the API calls that the UI makes; tests/browser presses them in Chromium.
 """
@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import urllib.error
@@ -15,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, eventually
+from home import PATIENCE_S, ZOMBIE_MINUTES, Home, cached, computed, eventually
 
 from klear.configs import metrics as catalogue
 from klear.eval.records import Sample
@@ -34,9 +35,10 @@ def of_small(cockpit: Home) -> dict[str, str]:
     return {"profile": str(cockpit.profile), "inputs_as_of": "small-seed0"}
 
 
-@pytest.fixture(scope="module")
-def dead(cockpit: Home, first: str) -> str:
-    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id."""
+@pytest.fixture(scope="session", autouse=True)
+def dead(cockpit: Home) -> str:
+    """A run from the command line that was killed: nobody tells Prefect. Its flow run's id. It goes
+    before the first whole run, during which the minutes pass after which it is noticed."""
     process = cockpit.start("--seed", "9")
     assert eventually(lambda: cockpit.named("small-seed9"))
     (run,) = cockpit.named("small-seed9")
@@ -61,42 +63,21 @@ def test_every_metric_that_a_run_logs_is_explained(cockpit: Home, first: str) ->
     assert [point.step for point in accuracy] == [0, 1, 2, 3], "base, SFT, math RL, code RL"
 
 
-def test_a_stage_from_its_form_is_of_the_run_that_it_names(cockpit: Home, first: str) -> None:
-    before = set(cockpit.store.glob("select/*/manifest.json"))
-    run = cockpit.ended(cockpit.submit("stage", stage="select", **of_small(cockpit)))
-    assert run["state_name"] == "Completed"
-    assert run["name"] == "select · as of small-seed0 · small-seed0"
-    assert cockpit.states(run["id"]) == {"select": ["Cached"]}
-    assert set(cockpit.store.glob("select/*/manifest.json")) == before
-    (artifact,) = cockpit.call("artifacts/filter", {"artifacts": {
-        "flow_run_id": {"any_": [run["id"]]}, "key": {"any_": ["klear-plan"]}}})  # fmt: skip
-    keys = {path.name for name in ("decontaminate", "distill", "judge", "difficulty")
-            for path in cockpit.store.glob(f"{name}/*")}  # fmt: skip
-    assert keys & set(re.findall("[0-9a-f]{16}", artifact["description"]))
-
-
 def test_a_bad_value_is_refused_with_the_name_of_its_field(cockpit: Home, first: str) -> None:
     before = cockpit.call("flow_runs/count", {})
     with pytest.raises(urllib.error.HTTPError) as refused:
         cockpit.submit("small", sft_learning_rate=-1.0)
     assert "sft_learning_rate" in refused.value.read().decode()
     assert cockpit.call("flow_runs/count", {}) == before
-    of_none = {"profile": str(cockpit.profile), "stage": "sft"}
-    for parameters, message in (
-        ({"changes": "sft.epochz=2"}, "sft.epochz: unknown key; did you mean sft.epochs?"),
-        ({"inputs_as_of": "base/abcdef"}, "there is no base/abcdef"),
-        (
-            {"seed": 4711},
-            "no run of small with seed 4711 is complete (until its report); complete are: ",
-        ),
-    ):
-        run = cockpit.submit("stage", **{**of_none, **parameters})
-        assert message in cockpit.ended(run)["state"]["message"]
-        assert cockpit.states(run) == {}
+    run = cockpit.submit("stage", profile=str(cockpit.profile), stage="sft", seed=4711)
+    message = "no run of small with seed 4711 is complete (until its report); complete are: "
+    assert message in cockpit.ended(run)["state"]["message"]
     worker = cockpit.servers()["worker"]
     cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # while its process still ends
     assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 2)
     assert message in cockpit.ended(run)["state"]["message"]
+    assert message in cockpit.log(run)
+    assert cockpit.states(run) == {}
     assert cockpit.servers()["worker"] == worker, "Retry ended the worker"
 
 
@@ -110,7 +91,7 @@ def test_a_stage_of_a_run_is_run_again_in_the_terminal(cockpit: Home, first: str
     assert "did you mean small-seed0?" in wrong.stderr
 
 
-def test_a_stage_waits_for_the_gpu_and_a_run_for_its_turn_and_is_named(
+def test_a_stage_waits_for_the_gpu_and_a_run_for_its_turn_and_is_named_unless_it_was(
     cockpit: Home, first: str
 ) -> None:
     assert cockpit.call("work_pools/klear-local/queues/default")["concurrency_limit"] == 2
@@ -118,7 +99,8 @@ def test_a_stage_waits_for_the_gpu_and_a_run_for_its_turn_and_is_named(
     name = "plan of report · as of small-seed0 · small-seed0"
     with (cockpit.home / "gpu" / "gpu-0.lock").open("a") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        held = cockpit.submit("stage", stage="base", seed=72, **of_small(cockpit))
+        typed = {"run_name": "second-try", "stage": "base", "seed": 72}
+        held = cockpit.submit("stage", **typed, **of_small(cockpit))
         assert eventually(lambda: cockpit.states(held).get("base") == ["Running"])
         assert not cockpit.children()
         fields = {"run_name": "Fantastic-Alabai", "plan_only": True, **of_small(cockpit)}
@@ -126,13 +108,9 @@ def test_a_stage_waits_for_the_gpu_and_a_run_for_its_turn_and_is_named(
         assert eventually(lambda: cockpit.flow_run(waiting)["name"] == name)
         assert cockpit.flow_run(waiting)["state_type"] == "SCHEDULED"
     assert cockpit.ended(held)["state_name"] == "Completed"
+    assert cockpit.flow_run(held)["name"] == "second-try"
     assert cockpit.ended(waiting)["state_name"] == "Completed"
     assert cockpit.artifacts(waiting) == {"klear-plan"}
-
-
-def test_a_name_typed_in_the_form_is_kept(cockpit: Home, first: str) -> None:
-    run = cockpit.submit("small", run_name="second-try", until="collect", seed=40)
-    assert cockpit.ended(run)["name"] == "second-try"
 
 
 def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: str) -> None:
@@ -149,11 +127,17 @@ def test_the_graph_of_a_run_has_the_edges_of_the_pipeline(cockpit: Home, first: 
     assert run["deployment_id"] == cockpit.deployment("small")["id"], "no run of its form"
 
 
-def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
-    cockpit: Home, first: str, dead: str
+def test_a_deleted_and_a_forced_stage_alone_are_computed_again(cockpit: Home, first: str) -> None:
+    shutil.rmtree(next(cockpit.store.glob("rl_math/*")))
+    output = cockpit.run("--force", "select")
+    assert sorted(computed(output)) == ["rl_math", "select"]
+    assert {"sft", "rl_code"} <= {*cached(output)}, "the same bytes were made again"
+
+
+def test_killed_then_retried_then_cancelled_then_retried_is_one_training(
+    cockpit: Home, first: str
 ) -> None:
-    parameters = {**of_small(cockpit), "stage": "sft", "seed": 30}
-    run = cockpit.submit("stage", **parameters)
+    run = cockpit.submit("stage", stage="sft", seed=30, **of_small(cockpit))
     cockpit.hold_at_checkpoint("sft")
     (engine,) = cockpit.engines()
     os.kill(engine, signal.SIGKILL)
@@ -166,35 +150,53 @@ def test_killed_then_retried_then_cancelled_then_run_again_is_one_training(
     cockpit.set_state(run, "CANCELLING", "Cancelling")
     assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
     assert cockpit.ended(run)["state_name"] == "Cancelled"
-    cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # its worker cancelled this id before
-    assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 3 and cockpit.children())
-    cockpit.set_state(run, "CANCELLING", "Cancelling")
-    assert eventually(lambda: not cockpit.children() and not cockpit.engines(), 120)
-    assert cockpit.ended(run)["state_name"] == "Cancelled"
     assert "Running" not in {s for states in cockpit.states(run).values() for s in states}
 
-    again = cockpit.submit("stage", **parameters)
-    assert cockpit.ended(again)["state_name"] == "Completed"
+    cockpit.set_state(run, "SCHEDULED", "AwaitingRetry")  # its worker cancelled this id before
+    assert eventually(lambda: cockpit.flow_run(run)["run_count"] == 3)
+    assert cockpit.ended(run)["state_name"] == "Completed"
     # one MLflow run, with every step once, whatever became of its processes
     manifests = (json.loads(p.read_text()) for p in cockpit.store.glob("sft/*/manifest.json"))
-    (key,) = [m["key"] for m in manifests if m["seed"] == parameters["seed"]]
+    (key,) = [m["key"] for m in manifests if m["seed"] == 30]
     (child,) = cockpit.tracked(f"tags.`klear.stage` = 'sft' and tags.`klear.key` = '{key}'")
     parent = cockpit.mlflow.get_run(child.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["klear.kind"] == "stage"
     cockpit.check_steps(child.info.run_id)
 
 
-def test_a_run_from_the_command_line_is_cancelled_from_the_ui(cockpit: Home, first: str) -> None:
-    process = cockpit.start("--seed", "5", "--until", "base")
-    assert eventually(cockpit.jobs)
-    cockpit.signal_jobs(signal.SIGSTOP)  # it cannot be over before the button is pressed
-    (run,) = cockpit.named("until base · small-seed5")
-    cockpit.set_state(run["id"], "CANCELLING", "Cancelling")
-    output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
+def test_a_command_killed_then_cancelled_from_the_ui_goes_on_in_the_same_mlflow_run(
+    cockpit: Home, first: str
+) -> None:
+    words = ("--seed", "1", "--until", "sft")
+
+    def pipelines() -> list[str]:
+        runs = cockpit.tracked("tags.`klear.kind` = 'pipeline' and tags.`klear.seed` = '1'")
+        return [run.info.run_id for run in runs]
+
+    killed = cockpit.start(*words)
+    cockpit.hold_at_checkpoint("sft")
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    assert eventually(lambda: not cockpit.children()), "orphans are left"
+    before = pipelines()
+    assert len(before) == 1
+
+    cancelled = cockpit.start(*words)
+    cockpit.hold_at_checkpoint("sft")  # it cannot be over before the button is pressed
+    runs = cockpit.named("until sft · small-seed1")
+    (run,) = [run["id"] for run in runs if run["state_type"] == "RUNNING"]
+    cockpit.set_state(run, "CANCELLING", "Cancelling")
+    output, _ = cancelled.communicate(timeout=PATIENCE_S)
+    assert cancelled.returncode == 1
     assert "cancelled in the Prefect UI" in output
-    assert cockpit.flow_run(run["id"])["state_name"] == "Cancelled"
+    assert cockpit.flow_run(run)["state_name"] == "Cancelled"
     assert not cockpit.children()
+
+    output = cockpit.run(*words)
+    assert any(line.split()[:2] == ["sft", "resuming"] for line in output.splitlines())
+    assert pipelines() == before
+    (sft,) = cockpit.stages_of(before[0], "sft")
+    cockpit.check_steps(sft)
 
 
 def test_a_run_without_a_sign_of_life_is_marked_crashed(cockpit: Home, dead: str) -> None:
@@ -239,7 +241,7 @@ def test_both_servers_are_away_for_a_minute_and_runs_go_on_and_nothing_is_missin
     assert stages["base"] == "Completed", output
     for run, wanted in ((from_form, {"sft": "Completed"}), (typed, stages)):
         shown = {name: [state] for name, state in wanted.items()}
-        assert eventually(lambda: cockpit.states(run) == shown, 300), cockpit.worker_log()  # noqa: B023
+        assert eventually(lambda: cockpit.states(run) == shown, 300)  # noqa: B023
         assert "klear-plan" in cockpit.artifacts(run)
         trained = {stage for stage, state in wanted.items() if state == "Completed"}
         _mlflow_has_all(cockpit, run, trained)

@@ -1,4 +1,5 @@
-"""`klear decontaminate`: every row is kept as it was or rejected with a reason, never lost."""
+"""`klear decontaminate`: every row is kept as it was or rejected with a reason, never lost; without
+`--out` a table of sources by benchmarks, the strict reading beside the leaks."""
 
 import gzip
 import json
@@ -15,6 +16,7 @@ from klear.flows.cli.main import main
 from klear.tasks.data.contamination import LONGEST_TEXT, Hit
 
 ITEM = "How many ways are there to place nine rooks on a torus board safely?"
+SUMS = "Find the sum of all positive integers n such that n divides one thousand and one."
 
 
 @pytest.fixture
@@ -141,15 +143,11 @@ def test_min_coverage_and_n_and_normalisation_reach_the_rule(tmp_path: Path, ben
     assert len(list(read_table(tmp_path / "out/hits.parquet", Hit))) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--n", "0"], "n: 0 should be greater than or equal to 1"),
-        (["--min-coverage", "2"], "min_coverage: 2.0 should be less than or equal to 1"),
-        (["--normalize", "words"], "'words' should be 'alnum' or 'whitespace'"),
-        (["--text-field", "body"], "has a text in 'body'; name another field by --text-field"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (["--n", "0"], "n: 0 should be greater than or equal to 1"),
+    (["--normalize", "words"], "'words' should be 'alnum' or 'whitespace'"),
+    (["--text-field", "body"], "has a text in 'body'; name another field by --text-field"),
+])  # fmt: skip
 def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     tmp_path: Path, bench: Path, capsys, options: list[str], message: str
 ):
@@ -160,19 +158,12 @@ def test_wrong_usage_is_one_line_exit_2_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "message"),
-    [
-        (None, 2, "does not exist"),
-        (b"", 2, "nothing would be protected"),
-        (
-            b'{"a": "b"}',
-            2,
-            "no field holds a problem; its fields: a; looked for: problem, question",
-        ),
-        (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
-    ],
-)
+@pytest.mark.parametrize(("content", "code", "message"), [
+    (None, 2, "does not exist"),
+    (b"", 2, "nothing would be protected"),
+    (b'{"a": "b"}', 2, "no field holds a problem; its fields: a; looked for: problem, question"),
+    (b'{"problem": "caf\xe9"}', 1, "bench.jsonl line 1"),
+])  # fmt: skip
 def test_a_benchmark_that_protects_nothing_is_refused(tmp_path, capsys, content, code, message):
     bench = tmp_path / "bench.jsonl"
     if content is not None:
@@ -216,3 +207,85 @@ def test_a_row_of_50_megabytes_passes_in_bounded_memory(tmp_path: Path, bench: P
     (hit,) = read_table(tmp_path / "out/hits.parquet", Hit)
     assert hit.ngram == "how many ways are there to place nine rooks"
     assert len(hit.row) == LONGEST_TEXT
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Here sources are counted, which needs a store."""
+    monkeypatch.setenv("KLEAR_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def texts(field: str, *values: str) -> list[dict[str, str]]:
+    return [{field: value} for value in values]
+
+
+def count(*words: object) -> int:
+    return main(["decontaminate", *map(str, words)])
+
+
+def test_each_source_has_a_row_and_each_benchmark_a_column(place, capsys):
+    """One row is the item itself; one shares its first nine words alone, of 14."""
+    nine = " ".join(SUMS.split()[:9])
+    written(place / "mine.jsonl", *texts("question", ITEM, f"{nine} eleven?", "What is 2 + 3?"))
+    written(place / "clean.jsonl", *texts("prompt", "What is the name of the seventh day?"))
+    one = written(place / "rooks.jsonl", *texts("problem", ITEM))
+    written(place / "sums.jsonl", *texts("problem", SUMS, "Short one."))
+    assert count("mine.jsonl", "other=clean.jsonl", "--against", one, "sums.jsonl") == 0
+    _, titles, *rows = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["rows", "rooks", "(1)", "sums", "(2)"]
+    assert [row.split() for row in rows[:2]] == [
+        ["mine", "3", "1", "/", "1", "1", "/", "0"],
+        ["other", "1", "–", "–"],
+    ]
+    assert Path(rows[2].removeprefix("page: ")).exists()
+
+
+def test_files_of_an_entry_of_the_catalogue_have_its_fields_and_need_no_answer(place, capsys):
+    """AceReason's instruction after the problem is no part of it; the same again costs nothing."""
+    instruction = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+    rows = [{"input": ITEM + instruction, "category": "math"}, {"input": 7, "category": "math"}]
+    written(place / "rows.jsonl", *rows)
+    written(place / "bench.jsonl", *texts("problem", f"{ITEM} Why?", instruction.strip()))
+    for computed in (True, False):
+        assert count("acereason_sft_math=rows.jsonl", "--against", "bench.jsonl") == 0
+        output = capsys.readouterr()
+        assert ("✓ collect" in output.err) == computed
+        assert "1 / 1" in output.out
+        assert "rows that cannot be read: 1;" in output.out
+
+
+def test_a_near_miss_has_its_own_column_and_stands_beside_its_item_on_a_page(place, capsys):
+    """Other numbers, and every ninth word another: no 9-gram is shared. The item itself is a leak,
+    which is counted as such alone."""
+    item = "A farmer has 17 cows and buys 25 more, then sells 9 of them. How many cows are left?"
+    other = "A farmer has 31 cows and buys 46 more, then sells 8 of them. How many cows are left?"
+    written(place / "mine.jsonl", *texts("question", item, other, ITEM))
+    written(place / "cows.jsonl", *texts("problem", item))
+    assert count("mine.jsonl", "--against", "cows.jsonl", "--near", "0.9") == 0
+    _, legend, titles, row, _, page = capsys.readouterr().out.splitlines()
+    assert legend == "near: others whose cosine with an item is 0.9 or more (hashing)"
+    assert titles.split() == ["rows", "cows", "(1)", "near"]
+    assert row.split() == ["mine", "3", "1", "/", "1", "1"]
+    shown = Path(page.removeprefix("near: ")).read_text()
+    pair = shown.partition('class="pair"')[2].partition("</details>")[0]
+    assert other in pair
+    assert item in pair
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["deepscalr"], "deepscalr: no such source in the catalogue; did you mean deepscaler?"),
+    (["aime24=none.jsonl"], "aime24: no file none.jsonl below"),
+    (["odd.jsonl"], "no field holds a problem; its fields: text_of_it"),
+    ([], "name at least one source"),
+    (["bench.jsonl", "--embed", "bge"], "add --near 0.9"),
+    (["bench.jsonl", "--near", "0.9", "--embed-url", "http://h/v1"], "--embed-url needs --embed"),
+    (["bench.jsonl", "--near", "1.5"], "cosine"),
+    (["bench.jsonl", "--near", "1", "--embed", "e", "--embed-url", "http://a:b@c/v1"],
+     "OPENAI_API_KEY"),
+])  # fmt: skip
+def test_what_cannot_be_read_or_compared_is_named(place: Path, bench, capsys, words, message):
+    written(place / "odd.jsonl", {"text_of_it": "?"})
+    assert count(*words, "--against", "bench.jsonl") == 2
+    assert message in capsys.readouterr().err

@@ -127,12 +127,6 @@ def test_a_line_that_is_no_setting_is_refused_when_the_form_is_submitted(changes
     assert validate({**parameters, "beta1": -0.1, "changes": ""}, schema, raise_on_error=False)
 
 
-def test_quick_run_of_an_ablation_starts_nothing() -> None:
-    form, schema = FORMS["ablation"], flows.ablation.parameters.model_dump()
-    assert schema["required"] == ["name"]
-    assert not form.parameters
-
-
 @pytest.mark.parametrize("name", [
     "puzzling-orca", "beta3-canis-majoris-a", "Fantastic-Alabai", "Awesome-Vicuña", ""
 ])  # fmt: skip
@@ -149,6 +143,9 @@ def test_what_a_person_reads_of_a_form_has_no_lines_of_a_file() -> None:
             assert "\n\nNeeds " in (form.description or "")
     assert "Needs no GPU. " in (FORMS["tiny"].description or "")
     assert "Needs 1 H100; the weights of Qwen/" in (FORMS["single_gpu"].description or "")
+    # Quick run of an ablation starts nothing
+    assert flows.ablation.parameters.model_dump()["required"] == ["name"]
+    assert not FORMS["ablation"].parameters
 
 
 CISPO_RUN = "rl_math.loss=cispo", "rl_code.loss=cispo"
@@ -215,6 +212,12 @@ def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_n
         assert resolve_run(store, which, "tiny", 0) == first
     taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "", store)
     assert [m.key for m in taken.values()] == ["one-sft", "one-eval"]
+    other = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "evaluate_sft=two", store)
+    (line,) = provenance_conflicts(store, [*other.values()])
+    assert line == "sft/one-sft and sft/two-sft behind evaluate_sft/two-eval"
+    assert not provenance_conflicts(store, [*taken.values()])
+    with pytest.raises(ConfigError, match="there is no base/abcdef"):
+        resolve_run(store, "base/abcdef", "tiny", 0)
     with pytest.raises(ConfigError, match=r"no run of tiny with seed 5 is complete .*tiny-two"):
         resolve_run(store, LATEST, "tiny", 5)
     with pytest.raises(ConfigError, match=r"^tiny-one has no base, only"):
@@ -228,18 +231,6 @@ def test_a_change_that_does_nothing_in_the_stage_is_refused() -> None:
     assert idle_lines(request, "evaluate_sft") == ["sft.epochs=0.6"]
     falling = ["sft.learning_rate=1e-2", "sft.min_learning_rate=5e-3"]  # right together only
     assert not idle_lines(Request.from_profile(tiny, falling), "sft")
-
-
-def test_what_does_not_belong_together_is_named(tmp_path: Path) -> None:
-    a_run(tmp_path, "one")
-    a_run(tmp_path, "two")
-    store = Store(tmp_path)
-    taken = chosen(("sft", "evaluate_sft"), "tiny-one", TINY, "evaluate_sft=two", store)
-    (line,) = provenance_conflicts(store, [*taken.values()])
-    assert line == "sft/one-sft and sft/two-sft behind evaluate_sft/two-eval"
-    assert not provenance_conflicts(
-        store, [*chosen(("sft", "evaluate_sft"), LATEST, TINY, "", store).values()]
-    )
 
 
 def test_every_end_of_a_run_ends_the_wait_for_its_next_heartbeat_and_no_end_is_changed(tmp_path):

@@ -18,7 +18,9 @@ from klear.tasks.store.store import Store
 from tests.tasks.manifests_by_hand import jsonl
 
 PROBLEMS = 20  # of each source
-CHAT = ("user", "assistant")
+TRACED = ["openr1_math", "deepmath", "openthoughts3_math", "openthoughts3_code"]
+RATED = ["polaris", "intellect3_code"]
+"""One of each kind; tests/tasks/test_source_schemas.py has the schemas of all."""
 
 
 def sum_of(start: int, n: int) -> tuple[str, str, str]:
@@ -36,80 +38,44 @@ def program_for(start: int, n: int) -> tuple[str, str, str]:
 
 
 def chat(prompt: str, answer: str) -> list[dict[str, str]]:
-    return [{"from": who, "value": text} for who, text in zip(CHAT, (prompt, answer), strict=True)]
+    return [{"from": "user", "value": prompt}, {"from": "assistant", "value": answer}]
 
 
-def rows_of(name: str, start: int) -> list[dict[str, Any]]:
-    """Rows in the schema of an entry of the catalogue."""
-
-    def row(n: int) -> dict[str, Any]:
-        (p, answer, text), (task, tests, code) = sum_of(start, n), program_for(start, n)
-        plain, rule = {"problem": p, "answer": answer}, {"ground_truth": answer}
-        match name:
-            case "openr1_math":
-                return {**plain, "generations": [text, text.replace("and", "plus")]}
-            case "deepmath":
-                return {"question": p, "final_answer": answer, "r1_solution_1": text}
-            case "openthoughts3_math":
-                return {"domain": "math", "conversations": chat(p, text)}
-            case "openthoughts3_code":
-                return {"domain": "code", "conversations": chat(task, code)}
-            case "opencodereasoning":
-                return {"input": task, "output": code}
-            case "opencodereasoning_looked_up":
-                where = {"dataset": "taco", "split": "train", "index": n}
-                return {"input": "-", "output": code, **where}
-            case "acereason_sft_math":
-                return {"category": "math", "input": p, "output": text}
-            case "acereason_sft_code":
-                return {"category": "code", "input": task, "output": code}
-            case "polaris":
-                return {**plain, "difficulty": f"{n % 9}/8"}
-            case "intellect3_code":
-                rate = {"avg@8_qwen3_4b_instruct_2507": (n % 9) / 8}
-                return {"question": task, "info": json.dumps({"tests": tests}), **rate}
-            case "skywork_math":
-                return {"prompt": [{"role": "user", "content": p}], "reward_model": rule}
-            case "skywork_code":
-                held = {"ground_truth": tests}
-                return {"prompt": [{"role": "user", "content": task}], "reward_model": held}
-        return plain
-
-    return [row(n) for n in range(PROBLEMS)]
+def row_of(name: str, start: int, n: int) -> dict[str, Any]:
+    """In the schema of an entry of the catalogue."""
+    (p, answer, text), (task, tests, code) = sum_of(start, n), program_for(start, n)
+    rate = {"avg@8_qwen3_4b_instruct_2507": (n % 9) / 8}
+    rows: dict[str, dict[str, Any]] = {
+        "openr1_math": {"generations": [text, text.replace("and", "plus")]},
+        "deepmath": {"question": p, "final_answer": answer, "r1_solution_1": text},
+        "openthoughts3_math": {"domain": "math", "conversations": chat(p, text)},
+        "openthoughts3_code": {"domain": "code", "conversations": chat(task, code)},
+        "polaris": {"difficulty": f"{n % 9}/8"},
+        "intellect3_code": {"question": task, "info": json.dumps({"tests": tests}), **rate},
+    }
+    return {"problem": p, "answer": answer, **rows.get(name, {})}
 
 
-def local(names: list[str], root: Path) -> list[dict[str, Any]]:
+def local(names: list[str], root: Path, first: int = 1) -> list[dict[str, Any]]:
     """The entries with files of the same schema in the place of the hub."""
-    sources: list[dict[str, Any]] = []
-    for place, name in enumerate(names):
-        jsonl(root / f"{name}.jsonl", *rows_of(name, 1000 * (place + 1)))
-        sources.append({"use": name, "files": [f"{name}.jsonl"]})
-        if name == "opencodereasoning_looked_up":
-            programs = (program_for(1000 * (place + 1), n)[0] for n in range(PROBLEMS))
-            jsonl(root / "taco.jsonl", *({"question": question} for question in programs))
-            keys = [f"{table}/{split}" for table in ("taco", "apps") for split in ("train", "test")]
-            tables = {key: {"dataset": "", "files": ["taco.jsonl"]} for key in keys}
-            sources[-1]["lookup"] = {"tables": tables}
-    return sources
+    for number, name in enumerate(names, first):
+        jsonl(root / f"{name}.jsonl", *(row_of(name, 1000 * number, n) for n in range(PROBLEMS)))
+    return [{"use": name, "files": [f"{name}.jsonl"]} for name in names]
 
 
 def cut(root: Path) -> Path:
     """The profile with local rows, and RL on prompts with known pass rates."""
-    theirs = load_profile("open_traces")
-    names = [*(s.name for s in theirs.collect.sources), "polaris", "intellect3_code"]
-    sources = local(names, root)
-    for source in sources:  # RL here takes the two with known pass rates alone
-        source["untrained"] = source["use"] in theirs.filter_tests.sources
     profile = {
         "extends": "open_traces",
         "data": {"root": str(root)},
-        "collect": {"sources": sources},
-        "benchmarks": {"sources": local(["aime24"], root)},
+        "collect": {"sources": local([*TRACED, *RATED], root)},
+        "benchmarks": {"sources": local(["aime24"], root, first=90)},
         "evaluate": {"protocols": [{"name": "aime24", "k": 1}]},
-        "distill": {"samples_per_prompt": 2},
+        "distill": {"samples_per_prompt": 2, "sources": TRACED},
         "difficulty": {"rater": "teacher"},
         "decontaminate": {"min_coverage": 0.5},
-        "filter_tests": {"sources": ["polaris", "intellect3_code"]},
+        "filter_tests": {"sources": RATED},
+        "sample": {"sources": RATED},
         "filter_rl": {"pass_rates": "published"},
     }
     (root / "cut.yaml").write_text(yaml.safe_dump(profile))
@@ -138,7 +104,7 @@ def test_published_answers_and_pass_rates_are_all_that_sft_and_rl_train_on(tmp_p
 
     # Of 8 answers 5 or more must pass: rows 5 to 8 and 14 to 17 of 20.
     rated = {n for n in range(PROBLEMS) if n % 9 > 4}
-    start = 1000 * (1 + [s.name for s in settings.collect.sources].index("polaris"))
+    start = 1000 * (1 + len(TRACED))  # of polaris
     kept = {p.id for p in read_table(results["filter_rl"].file("kept.parquet"), Problem)}
     assert {problem_id(sum_of(start, n)[0]) for n in rated} < kept
     assert len(kept) == 2 * len(rated) == results["filter_rl"].metrics["kept"]

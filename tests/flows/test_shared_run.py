@@ -1,6 +1,5 @@
 """The whole chain with its results on an S3 server, on machines that share nothing else."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,7 +13,12 @@ import pytest
 from home import EVERY_STAGE, SMALL
 from moto.s3.models import S3Backend
 
-from klear.tasks.store.shared import SharedStore
+from klear.configs.loading import load_profile
+from klear.configs.machine import load_machine
+from klear.flows.run import compute
+from klear.tasks.engine.events import Event, Published
+from klear.tasks.engine.run import Run, active
+from klear.tasks.store.shared import SharedStore, open_store
 from klear.tasks.store.store import MANIFEST
 from tests.s3_server import s3_server, signed_on
 
@@ -23,25 +27,15 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = "evaluate_base"  # runs beside SFT: done by then or not
 CHAIN = """
-import json, sys
-from pathlib import Path
+import sys
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
 from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
-from klear.tasks.observe.terminal import LogDisplay
 from klear.tasks.store.shared import open_store
 
-class Told(LogDisplay):
-    what = {}
-    def finished(self, stage, outcome, *rest):
-        self.what[stage] = outcome
-
-store = open_store(load_machine())
-with active(Run(store=store, observers=(Told(),))):
-    page = compute(load_profile(sys.argv[1]))["report"]
-    store.fetch(page)
-print(json.dumps([Told.what, page.digest, len(page.file("report.html").read_text())]))
+with active(Run(store=open_store(load_machine()))):
+    compute(load_profile(sys.argv[1]))
 """
 
 
@@ -76,27 +70,38 @@ class Stuck:
             return name in self.taken
 
 
-def started(home: Path, profile: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", CHAIN, str(profile)],
-        cwd=ROOT, env={**os.environ, "KLEAR_HOME": str(home)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+class Actions:
+    """Stage by stage what happened."""
+
+    def __init__(self) -> None:
+        self.by_stage: dict[str, str] = {}
+
+    def on(self, event: Event) -> None:
+        if isinstance(event, Published):
+            self.by_stage[event.task.stage] = event.action
 
 
 def run_on(home: Path, profile: Path) -> tuple[dict[str, str], str, int]:
-    """Stage by stage what happened; the report's digest; the characters of its page."""
-    run = started(home, profile)
-    output, errors = run.communicate()
-    assert run.returncode == 0, errors
-    return tuple(json.loads(output.splitlines()[-1]))
+    """What happened in a run on this machine; its report's digest; the characters of its page."""
+    actions = Actions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KLEAR_HOME", str(home))
+        store = open_store(load_machine())
+        with active(Run(store=store, observers=(actions,))):
+            page = compute(load_profile(str(profile)))["report"]
+            store.fetch(page)
+    return actions.by_stage, page.digest, len(page.file("report.html").read_text())
 
 
 def killed_while_uploading(stage: str, home: Path, profile: Path) -> None:
     stuck = Stuck(stage)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Backend, "put_object", lambda *a, **k: stuck(*a, **k))
-        run = started(home, profile)
+        run = subprocess.Popen(
+            [sys.executable, "-c", CHAIN, str(profile)],
+            cwd=ROOT, env={**os.environ, "KLEAR_HOME": str(home)}, text=True,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
         while not stuck.holds.wait(0.5):
             assert run.poll() is None, run.communicate()[1]
         run.kill()
@@ -116,12 +121,12 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     damage = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
     damage.pop(BESIDE, None)
     assert damage == dict.fromkeys(everything[: everything.index("sft")], "")
-    outcomes, digest, characters = run_on(tmp_path / "first", profile)
+    actions, digest, characters = run_on(tmp_path / "first", profile)
     before = everything[: everything.index("sft") + 1]  # trained, if not shared
-    expected = dict.fromkeys(everything, "computed") | dict.fromkeys(before, "cached")
-    assert outcomes == expected | {BESIDE: outcomes[BESIDE]}
+    expected = dict.fromkeys(everything, "computed") | dict.fromkeys(before, "reused")
+    assert actions == expected | {BESIDE: actions[BESIDE]}
     reused, same_digest, same_characters = run_on(tmp_path / "second", profile)
-    assert reused == dict.fromkeys(everything, "cached")
+    assert reused == dict.fromkeys(everything, "reused")
     assert (same_digest, same_characters) == (digest, characters)
     copies = tmp_path / "second" / "store"
     assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == ["report"]
@@ -129,4 +134,4 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
     for name in shared.objects.sizes("report"):
         shared.objects.remove(name)
     again, _, _ = run_on(tmp_path / "third", profile)
-    assert again == dict.fromkeys(everything, "cached") | {"report": "computed"}
+    assert again == dict.fromkeys(everything, "reused") | {"report": "computed"}

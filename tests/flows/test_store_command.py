@@ -51,7 +51,15 @@ def test_ls_and_status_count_what_is_there_also_while_the_servers_are_away(
     assert [line[:2] for line in lines[6:9]] == [["dedup", "2"], ["report", "1"], ["all", "5"]]
 
 
-def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, capsys):
+def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs_and_no_run_holds(
+    store: Store, capsys
+):
+    """A long SFT reads old results that no report has needed yet: while a run is under way nothing
+    published is waste."""
+    rubbish = next(w for w in find_garbage(store, days=0)[0] if w.name.startswith("collect"))
+    with store.lock(rubbish.name.replace("/", "-")):
+        assert not remove(store, rubbish)
+        assert names(store) == []
     assert main(["store", "gc", "--days", "0"]) == 0
     assert "would go" in capsys.readouterr().out
     assert len(results(store)) == 5
@@ -62,29 +70,16 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs(store, c
     assert names(store) == []
 
 
-def test_the_page_of_an_ablation_keeps_its_runs_too(store: Store):
-    with active(Run(store=store)):
-        runs = dedup(collect(settings=B), settings=A)
-        report.named("ablate_table6_lm_weight")(runs, settings=A)
-    assert names(store) == []
-
-
-def test_young_results_are_kept_with_what_they_were_made_from(store: Store):
+def test_what_an_ablation_shows_what_is_young_and_what_that_was_made_from_is_kept(store: Store):
     for path in store.root.glob(f"collect/*/{MANIFEST}"):  # old; what was made from it is young
         old = json.loads(path.read_text()) | {"created": "2020-01-01T00:00:00+00:00"}
         path.write_text(json.dumps(old))
     assert names(store, days=1) == []
-
-
-def test_what_a_run_holds_is_not_removed_and_while_one_is_under_way_nothing_published_is_waste(
-    store: Store,
-):
-    """A long SFT reads old results that no report has needed yet."""
-    rubbish = next(w for w in find_garbage(store, days=0)[0] if w.name.startswith("collect"))
-    with store.lock(rubbish.name.replace("/", "-")):
-        assert not remove(store, rubbish)
-        assert names(store) == []
-    assert (store.root / rubbish.name).exists()
+    assert names(store)
+    with active(Run(store=store)):
+        runs = dedup(collect(settings=B), settings=A)
+        report.named("ablate_table6_lm_weight")(runs, settings=A)
+    assert names(store) == []
 
 
 def test_interrupted_work_goes_when_it_is_old(store: Store):
@@ -101,19 +96,12 @@ def test_interrupted_work_goes_when_it_is_old(store: Store):
     assert not work.exists()
 
 
-@pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SharedStore:
+def test_verify_reads_the_shared_store_too(tmp_path, monkeypatch, capsys):
     """One result in a shared store (a folder stands for the bucket)."""
     monkeypatch.setenv("KLEAR_HOME", str(tmp_path))
-    url = f"file://{tmp_path}/bucket"
-    monkeypatch.setenv("KLEAR_SHARED", url)
-    store = SharedStore(tmp_path / "store", url)
-    with active(Run(store=store)):
+    monkeypatch.setenv("KLEAR_SHARED", f"file://{tmp_path}/bucket")
+    with active(Run(store=SharedStore(tmp_path / "store", f"file://{tmp_path}/bucket"))):
         collect(settings=A)
-    return store
-
-
-def test_verify_reads_the_shared_store_too(shared, tmp_path, capsys):
     assert main(["store", "verify"]) == 0
     assert capsys.readouterr().out == "2 results read, 0 damaged\n"  # the copy here, and there
     next((tmp_path / "bucket").glob("collect/*/*/rows.jsonl")).write_text("b" * 1500)
@@ -145,41 +133,28 @@ def chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root / "evaluate_sft" / key / "results.json").write_text(results)
 
 
-def said(capsys: pytest.CaptureFixture[str], name: str) -> tuple[list[str], str]:
-    """The results of the chain, and the rest of what was printed."""
+@pytest.mark.parametrize(("name", "last"), [
+    ("sft/aime24", "evaluate_sft"), ("evaluate_sft/aime24/pass_at_k", "evaluate_sft"),
+    ("aime24", "evaluate_sft"), ("sft", "sft"), (f"sft/{NEW[:6]}", "sft"), (f"sft/{NEW}", "sft"),
+])  # fmt: skip
+def test_a_score_as_people_write_it_and_a_checkpoint_lead_to_the_rows(
+    chains, tmp_path, capsys, name, last
+):
     assert main(["lineage", name]) == 0
     chain, _, rest = capsys.readouterr().out.partition("\n\n")
-    return [line.split()[0] for line in chain.splitlines()], rest
-
-
-@pytest.mark.parametrize(
-    "name", ["sft/aime24", "sft/aime24/avg", "evaluate_sft/aime24/pass_at_k", "aime24"]
-)
-def test_a_score_as_people_write_it_leads_to_the_rows_and_says_its_protocol(chains, capsys, name):
-    chain, rest = said(capsys, name)
-    assert [result.split("/")[0] for result in chain] == ["select", "sft", "evaluate_sft"]
-    assert chain[1] == f"sft/{NEW}"
-    assert PROTOCOL in rest
-
-
-def test_lineage_is_drawn_into_a_file(chains, tmp_path, capsys):
-    assert main(["lineage", "sft/aime24", "--html", str(tmp_path / "lineage.html")]) == 0
+    stages = ("select", "sft", "evaluate_sft")
+    lineage = [line.split()[0] for line in chain.splitlines()]
+    assert [r.split("/")[0] for r in lineage] == [*stages[: stages.index(last) + 1]]
+    assert lineage[1] == f"sft/{NEW}"
+    assert (PROTOCOL in rest) == (last == "evaluate_sft")
+    assert main(["lineage", name, "--html", str(tmp_path / "lineage.html")]) == 0
     assert f"{NEW[:8]}</code>" in (tmp_path / "lineage.html").read_text()
 
 
-@pytest.mark.parametrize("digits", [None, 6, 16])
-def test_a_checkpoint_is_found_by_its_stage_and_key(chains, capsys, digits):
-    name = "sft" if digits is None else f"sft/{NEW[:digits]}"
-    chain, _ = said(capsys, name)
-    assert [r.split("/")[0] for r in chain] == ["select", "sft"]
-    assert chain[-1] == f"sft/{NEW}"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("rl_code/aime24", ""), ("sft/zzz", ""), ("12.3", " ("), ("aime24/no", ""),
-     ("sft/amie24", "; did you mean sft/aime24?"), ("selct", "; did you mean select?")],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "meant"), [
+    ("rl_code/aime24", ""), ("sft/zzz", ""), ("12.3", " ("), ("aime24/no", ""),
+    ("sft/amie24", "; did you mean sft/aime24?"), ("selct", "; did you mean select?"),
+])  # fmt: skip
 def test_what_is_not_there_fails_and_says_what_a_name_may_be(chains, capsys, name, meant):
     assert main(["lineage", name]) == 1
     assert f"no result {name}{meant}" in capsys.readouterr().out
