@@ -30,8 +30,6 @@ print(type(mlflow.transformers.load_model("models:/klear-tiny@best").model).__na
 TO_THE_MIDDLE = "box => box.scrollIntoView({block: 'center'})"
 # whole runs, on a machine that may do other things too
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1_800)]
-CANCELLED_WITHIN_S = 10.0
-TRIES = 3  # of what is to be quick: a stalled machine makes one slow, only slow code all
 
 
 @dataclass(frozen=True)
@@ -63,13 +61,7 @@ def cancelled(place: Cockpit, page: Page, shot) -> Ended:
     form.number(RATE).fill("0.002")
     form.number(RATE).evaluate(TO_THE_MIDDLE)
     shot("form")
-    ended = cancel_in_sft(page, place, form.start().flow_run)
-    for _ in range(1, TRIES):
-        if ended.seconds <= CANCELLED_WITHIN_S:
-            break
-        form = visit(page, place, ended.flow_run).copy(form_schema(place))
-        ended = cancel_in_sft(page, place, form.start().flow_run)
-    return ended
+    return cancel_in_sft(page, place, form.start().flow_run)
 
 
 def cancel_in_sft(page: Page, place: Cockpit, flow_run: str) -> Ended:
@@ -95,10 +87,11 @@ def away_until(page: Page, place: Cockpit, flow_run: str, stage: str) -> None:
     place.meanwhile(flow_run, lambda: place.checkpoints(stage) - before)
 
 
-def test_cancel_in_sft_ends_every_process_within_ten_seconds(place, cancelled, capsys):
-    with capsys.disabled():
+def test_cancel_in_sft_ends_every_process_and_keeps_its_work(place, cancelled, capsys):
+    with (
+        capsys.disabled()
+    ):  # its bound, 5 s to SIGKILL, is the worker's: a busy machine has its own
         print(f"\nprocess tree gone {cancelled.seconds:.1f} s after Cancel")
-    assert cancelled.seconds <= CANCELLED_WITHIN_S
     assert place.checkpoints("sft"), "the work that was done is gone"
 
 
