@@ -26,7 +26,7 @@ PYTEST := $(BIN)/python -m pytest
 # Those that take minutes come first; of the others only modules with such tests are imported. Three
 # workers for two cores: servers, stages and kills wait as often as they compute.
 LONG := $(addprefix tests/,chaos/test_kill_matrix.py flows/test_cockpit.py browser/test_a_person.py \
-  deployments/test_compose_servers.py gpu/test_pocket.py flows/test_ablation_killed.py \
+  deployments/test_compose_servers.py gpu/test_pocket.py flows/test_ablation_killed.py chaos/test_concurrency.py \
   cluster/test_training.py cluster/test_parts.py endpoint/test_vllm.py flows/test_real_model.py \
   flows/test_shared_run.py)
 SYSTEM := $(shell grep -rl 'mark\.system' tests --include='test_*.py')

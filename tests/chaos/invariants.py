@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chaos.place import Place
 from home import eventually
+from place import Place
 
 from klear.tasks.store.gc import damaged, find_garbage, remove
 from klear.tasks.store.store import Store
@@ -17,7 +17,8 @@ TRAINING = ("sft", "rl_math", "rl_code")
 CLOCKS = ("seconds", "per_second")
 ONLY_PAGES = ("report",)  # its content is addresses and durations
 Manifests = Mapping[str, Mapping[str, Any]]
-Points = dict[int, dict[str, float]]
+Points = Mapping[int, Mapping[str, float]]
+Curves = Mapping[str, Points]
 
 
 def manifest_files(store: Path) -> list[Path]:
@@ -39,7 +40,7 @@ def several(store: Path) -> list[str]:
     ]
 
 
-def equal_results(reference: Manifests, drawn: Mapping[str, Points], store: Path) -> list[str]:
+def equal_results(reference: Manifests, drawn: Curves, store: Path) -> list[str]:
     """Every result that is there is what the undisturbed run made, with its curves. Where the
     inputs differ already, the stage that made them is named, not this one."""
     wrong = []
@@ -50,18 +51,9 @@ def equal_results(reference: Manifests, drawn: Mapping[str, Points], store: Path
             continue
         if manifest["digest"] != expected["digest"] and stage not in ONLY_PAGES:
             wrong.append(f"{stage}: digest {manifest['digest']} is not {expected['digest']}")
-        try:
-            if comparable(stage, curve(file.parent)) != comparable(stage, drawn[stage]):
-                wrong.append(f"{stage}: the curves differ")
-        except AssertionError as error:
-            wrong.append(str(error))
+        if (curve := drawn.get(stage)) is not None:
+            wrong += equal_curves({stage: curve}, store, file.parent)
     return wrong
-
-
-def comparable(stage: str, points: Points) -> Points:
-    """Training draws a point a step. Generation draws one every few seconds, of how far it is: the
-    clock chooses which, and only the last one is about the result."""
-    return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
 
 
 def missing(reference: Manifests, store: Path) -> list[str]:
@@ -69,22 +61,43 @@ def missing(reference: Manifests, store: Path) -> list[str]:
     return [f"{stage}: no result" for stage in reference if stage not in manifests(store)]
 
 
-def curve(folder: Path) -> Points:
-    """Step → metrics without clocks, of one result; AssertionError on a step that is there
-    twice."""
-    file = folder / "logs" / "metrics.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    steps = [line["step"] for line in lines]
-    assert steps == sorted(set(steps)), f"{file}: steps {steps}"
-    return {
-        line["step"]: {n: v for n, v in line["metrics"].items() if not any(c in n for c in CLOCKS)}
-        for line in lines
-    }
+def curves(store: Path, folder: Path | None = None) -> dict[str, dict[int, dict[str, float]]]:
+    """Stage → step → metrics without clocks, of all results or of that in `folder`; AssertionError
+    on a step that is there twice."""
+    by_folder: dict[str, dict[int, dict[str, float]]] = {}
+    files = folder.glob("logs/metrics.jsonl") if folder else store.glob("*/*/logs/metrics.jsonl")
+    for file in sorted(files):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        steps = [line["step"] for line in lines]
+        assert steps == sorted(set(steps)), f"{file}: steps {steps}"
+        by_folder[file.parts[-4]] = {
+            line["step"]: {n: v for n, v in line["metrics"].items()
+                           if not any(clock in n for clock in CLOCKS)}
+            for line in lines
+        }  # fmt: skip
+    return by_folder
 
 
-def curves(store: Path) -> dict[str, Points]:
-    """Of the latest result of each stage."""
-    return {file.parts[-3]: curve(file.parent) for file in manifest_files(store)}
+def equal_curves(reference: Curves, store: Path, folder: Path | None = None) -> list[str]:
+    """Every metric of every step is what it was in the undisturbed run; in `folder` alone, if one
+    is named.
+
+    Training draws a point a step. Generation draws one every few seconds, of how far it is: the
+    clock chooses which, and only the last one is about the result.
+    """
+
+    def comparable(stage: str, points: Points) -> Points:
+        return points if stage in TRAINING else {s: points[s] for s in sorted(points)[-1:]}
+
+    try:
+        curve = curves(store, folder)
+    except AssertionError as error:
+        return [str(error)]
+    return [
+        f"{stage}: the curves differ"
+        for stage, points in reference.items()
+        if comparable(stage, curve.get(stage, {})) != comparable(stage, points)
+    ]
 
 
 def told_once(place: Place) -> list[str]:

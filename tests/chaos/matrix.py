@@ -19,10 +19,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,9 +29,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from chaos import invariants, served
-from chaos.place import ROLES, SERVERS, Attempt, Place, kill, place_in, reach
+import invariants
+import served
 from home import EVERY_STAGE
+from place import ROLES, SERVERS, Attempt, Place, kill, place_in, reach
 from processes import below, left
 
 WITH_A_JOB = (
@@ -113,9 +113,9 @@ class Attacker:
         self.place, self.seconds, self.report = place, seconds, report
         self.attempt: Attempt | None = None
 
-    def carry_out(self, strike: Strike, until: str) -> None:
+    def carry_out(self, strike: Strike) -> None:
         """Start or go on with the run, wait for the moment, SIGKILL, look around."""
-        attempt, killed = self.run_until(until), list[str]()
+        attempt, killed = self.run_until(strike.stage), list[str]()
         if reach(attempt, strike.stage, strike.share * self.seconds.get(strike.stage, 0.0)):
             tree = [p for top in ROLES["flow"](attempt) for p in (top, *below(top.pid))]
             for victim in strike.victims:
@@ -139,13 +139,25 @@ class Attacker:
         print(f"{len(self.report.killed):4d}  {line}", flush=True)
 
     def run_until(self, stage: str) -> Attempt:
-        """The run that is under way and ends after this stage, or the same command again."""
+        """The run that is under way, or the same command again. It ends after the stage: else it
+        would have passed the next ones while servers start again."""
         if self.attempt is not None and self.attempt.until != stage:
             self.attempt.wait()
         if self.attempt is None or self.attempt.has_ended():
             self.attempt = self.place.attempt(until=stage)
             self.report.attempts += 1
         return self.attempt
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """A driver that gives up leaves no run behind."""
+        try:
+            yield
+        except BaseException:
+            if self.attempt is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.attempt.process.pid, 9)
+            raise
 
     def _find(self, victim: str, attempt: Attempt, stage: str) -> psutil.Process | None:
         """Judges start their workers and sandboxes when there is work for them: some patience."""
@@ -175,14 +187,12 @@ def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
                 report.broken.append(wrong)
                 print(f"DIFFERS: {wrong}", flush=True)
 
-    try:
+    with attacker.ending():
         for _ in range(ROUNDS):
             for stage in {s.stage for s in strikes}:
                 shutil.rmtree(place.store / stage, ignore_errors=True)
-            for strike, after in pairwise([*strikes, strikes[-1]]):
-                # A run that survives goes on to the next strike, but not while servers start again.
-                servers = bool(set(SERVERS) & set(strike.victims))
-                attacker.carry_out(strike, strike.stage if servers else after.stage)
+            for strike in strikes:
+                attacker.carry_out(strike)
                 compare()
             last = attacker.run_until(until)
             last.wait()
@@ -192,11 +202,6 @@ def chaos(place: Place, until: str, strikes: Sequence[Strike]) -> Report:
                 break
             if not (strikes := report.missed(strikes)):
                 break
-    except BaseException:  # a driver that gives up leaves no run behind
-        if attacker.attempt is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(attacker.attempt.process.pid, 9)
-        raise
     report.unmet = [f"{v} in {s.stage}" for s in strikes for v in s.victims]
     report.broken += [
         *invariants.sound(place),

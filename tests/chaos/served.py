@@ -33,7 +33,7 @@ from klear.training.engines.interface import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
-PROBLEMS, SAMPLES, TOKENS = 40, 4, 32
+PROBLEMS, SAMPLES, TOKENS = 60, 4, 48
 REQUESTS = PROBLEMS * SAMPLES
 PATIENT, IMPATIENT = 240, 2  # attempts after the first: about half an hour, and seconds
 PATIENCE_S = 1_800.0
@@ -72,16 +72,16 @@ def draw(chance: random.Random, kills: int) -> list[Blow]:
 class Asking:
     """The stage as a process, which may be started several times on one store."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.store, self.url = folder / "struck", url
-        self._problems, self._log = folder / "problems", folder / "struck.log"
+    def __init__(self, folder: Path, name: str, url: str) -> None:
+        self.store, self.log, self.url = folder / name, folder / f"{name}.log", url
+        self._problems = folder / "problems"
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
 
     def start(self, retries: int) -> None:
         words = [self._problems, self.store, self.url, retries]
         paths = os.pathsep.join((str(ROOT / ".package"), str(ROOT / "tests")))
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, *map(str, words)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
@@ -108,15 +108,14 @@ class Asking:
             self._process.kill()
             self._process.wait()
 
-    def output(self) -> str:
-        return self._log.read_text(errors="replace").strip()[-2000:]
+    def said(self) -> str:
+        return self.log.read_text(errors="replace").strip()[-2000:]
 
-
-def result_in(store: Path) -> tuple[str, list[Sample]]:
-    """The digest and the samples that the stage published."""
-    (folder,) = store.glob("distill/*")
-    digest = json.loads((folder / "manifest.json").read_text())["digest"]
-    return digest, list(read_table(folder / "samples.parquet", Sample))
+    def result(self) -> tuple[str, list[Sample]]:
+        """The digest and the samples that it published."""
+        (folder,) = self.store.glob("distill/*")
+        digest = json.loads((folder / "manifest.json").read_text())["digest"]
+        return digest, list(read_table(folder / "samples.parquet", Sample))
 
 
 def strike(blow: Blow, server: VLLMServer, asking: Asking, findings: Found) -> None:
@@ -126,7 +125,7 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, findings: Found) -> N
         asking.start(IMPATIENT if blow.late else PATIENT)
     deadline = time.monotonic() + PATIENCE_S
     while asking.is_running and asking.answered() < blow.share * REQUESTS:
-        assert time.monotonic() < deadline, asking.output()
+        assert time.monotonic() < deadline, asking.said()
         time.sleep(0.02)
     before = asking.answered()
     if not asking.is_running:
@@ -136,7 +135,7 @@ def strike(blow: Blow, server: VLLMServer, asking: Asking, findings: Found) -> N
     findings.killed.append(blow.victim)
     server.mark_crashed(tree)
     if blow.late:  # the stage ends by itself, with one line that helps
-        code, output = asking.wait(), asking.output()
+        code, output = asking.wait(), asking.said()
         wanted = (asking.url, "finished answers are kept")
         if code != 1 or "\n" in output or not all(word in output for word in wanted):
             findings.broken.append(f"the stage gave up with exit code {code} and said: {output}")
@@ -155,38 +154,39 @@ def run(folder: Path, blows: list[Blow]) -> Found:
     rows = countdown.generate(random.Random(0), PROBLEMS, "train")
     write_table(folder / "problems" / "kept.parquet", Problem, rows)
     findings = Found()
-    undisturbed = folder / "undisturbed"
     with VLLMServer(tiny_teacher(folder), folder / "vllm.log") as server:
-        assert ask(folder / "problems", undisturbed, server.url, PATIENT) == 0
-        asking = Asking(folder, server.url)
+        unharmed, asking = (Asking(folder, name, server.url) for name in ("whole", "struck"))
         try:
+            unharmed.start(PATIENT)
+            assert unharmed.wait() == 0, unharmed.said()
             for blow in blows:
                 strike(blow, server, asking, findings)
             if not asking.is_running:
                 asking.start(PATIENT)
             if asking.wait():
-                findings.broken.append(f"the stage did not end well: {asking.output()}")
-            elif (result := result_in(asking.store)) != result_in(undisturbed):
+                findings.broken.append(f"the stage did not end well: {asking.said()}")
+            elif asking.result() != unharmed.result():
                 findings.broken.append("digest or answers are not the undisturbed ones")
-            elif len({(s.problem_id, s.index) for s in result[1]}) != REQUESTS:
+            elif len({(s.problem_id, s.index) for s in asking.result()[1]}) != REQUESTS:
                 findings.broken.append("not every request has one answer")
         finally:
             asking.end()
+            unharmed.end()
     findings.starts = asking.starts
     return findings
 
 
-def ask(problems: Path, store: Path, url: str, retries: int) -> int:
+def ask(problems: str, store: str, url: str, retries: str) -> int:
     """The stage. Exit code 1 and one line when the endpoint failed."""
     engine = EngineSettings(
         kind="openai", model="tiny-teacher", base_url=url, api_key_env="",
-        runtime=EngineRuntime(concurrency=4, max_retries=retries),
+        runtime=EngineRuntime(concurrency=4, max_retries=int(retries)),
     )  # fmt: skip
     sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=TOKENS)
     settings = SampleSettings(samples_per_prompt=SAMPLES, engine=engine, sampling=sampling)
-    with active(Run(store=Store(store))):
+    with active(Run(store=Store(Path(store)))):
         try:
-            distill(Artifact.of_folder(problems), settings=settings)
+            distill(Artifact.of_folder(Path(problems)), settings=settings)
         except EngineError as error:
             print(error)
             return 1
@@ -194,4 +194,4 @@ def ask(problems: Path, store: Path, url: str, retries: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ask(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])))
+    sys.exit(ask(*sys.argv[1:]))
