@@ -117,6 +117,7 @@ def test_work_that_a_kill_interrupts_is_done_again(part):
         score = wait()
         assert (score.verdict, score.reward) == ("AC", 1), score.reason
         assert left(ended) == []
+        judge.check_sandbox()  # a busy machine may meet the old sandbox at its very end
         started = [w for w in workers() if w not in before]
         started += [p for w in started for p in below(w.pid)]
         assert len(started) > 2
