@@ -18,6 +18,7 @@ KNOWN: tuple[Tags, ...] = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<mm:think>", "</mm:think>"),
     ("[THINK]", "[/THINK]"),
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
     ("◁think▷", "◁/think▷"),
     ("<longcat_think>", "</longcat_think>"),
     ("<thinking>", "</thinking>"),

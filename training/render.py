@@ -28,8 +28,8 @@ CHATML = (
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"  # of ChatML
 ANOTHER = "name another by base.chat_template"
 _QUESTION, _ANSWER, _THOUGHT = "klear-question", "klear-answer", "klear-thought"
-_OPEN_BLOCK = re.compile(f"{THINK_OPEN}((?!{THINK_OPEN}).)*\\Z", re.DOTALL)
-_END_OF_PROMPT = re.compile(rf"{THINK_OPEN}\s*({THINK_CLOSE}\s*)?\Z")
+_OPEN_BLOCK = re.compile(rf"({THINK_OPEN}((?!{THINK_OPEN}).)*|{THINK_CLOSE}\s*)\Z", re.DOTALL)
+_END_OF_PROMPT = re.compile(rf"({THINK_OPEN}\s*({THINK_CLOSE}\s*)?|{THINK_CLOSE}\s*)\Z")
 _MARKUP = re.compile(r"<[^<>\s]{1,40}>")  # how templates write tokens: <|im_end|>, <end_of_turn>
 
 
@@ -69,10 +69,11 @@ class ChatFormat:
             )
         prompt, bare = (_render(tokenizer, kwargs, generate=g) for g in (True, False))
         chat = _render(tokenizer, kwargs, {"content": _ANSWER})
-        _, _, tail = prompt.rpartition(_QUESTION)
+        # What the prompt adds to the question's turn, which may end with a word about tags.
+        tail = prompt[len(bare) :] if prompt.startswith(bare) else prompt.rpartition(_QUESTION)[2]
         opened = _OPEN_BLOCK.search(tail)
-        prefill = opened[0] if opened else ""
-        header = prompt.removesuffix(prefill)
+        prefill = _whole_block(opened[0]) if opened else ""
+        header = prompt.removesuffix(opened[0]) if opened else prompt
         marks = None if prefill else _thinking_marks(tokenizer, kwargs, header)
         if marks and (opened := re.search(re.escape(marks[0]) + r"\s*\Z", tail)):
             prefill = opened[0].replace(marks[0], THINK_OPEN)
@@ -89,6 +90,7 @@ class ChatFormat:
             mistake = "ends thinking with the token that ends a turn: an answer would stop there"
             raise ValueError(f"the chat template of {_name(tokenizer)} {mistake}; {ANOTHER}")
         end_ids = frozenset(i for i in ends if isinstance(i, int))
+        closing = closing[: next(n for n, i in enumerate(closing, 1) if i in end_ids)]
         lead = lead if marks and THINK_OPEN not in lead else ""
         return cls(tokenizer, kwargs, prefill, closing, end_ids, lead, marks)
 
@@ -143,7 +145,12 @@ class ChatFormat:
 def prefill_of(prompt: str) -> str:
     """What a prompt, given as text, already wrote of the answer: an open or empty think block."""
     opened = _END_OF_PROMPT.search(prompt)
-    return opened[0] if opened else ""
+    return _whole_block(opened[0]) if opened else ""
+
+
+def _whole_block(written: str) -> str:
+    """With the tag that DeepSeek-V3.1's prompt leaves out of an empty block: it ends in </think>."""
+    return f"{THINK_OPEN}{written}" if written.startswith(THINK_CLOSE) else written
 
 
 def after_prefill(response: str, prefill: str) -> str:

@@ -5,9 +5,12 @@ from typing import Any
 from ..answers import THINK_CLOSE, THINK_OPEN
 from ..records import Sample, Score
 
-CUT_UNTAGGED = "truncated: it was cut at max_tokens before an answer came"
+CUT_UNTAGGED = {
+    "length": "truncated: it was cut at max_tokens before an answer came",
+    "refused": "refused: the endpoint cut it before an answer came",
+}
 ONLY_REASONING = "no answer: the reply ended with its reasoning"
-NO_ANSWERS = (CUT_UNTAGGED, ONLY_REASONING)
+NO_ANSWERS = (*CUT_UNTAGGED.values(), ONLY_REASONING)
 MACHINE_FAILED = "the judge failed: "
 """Begins the reason of an unscored answer whose judging, not whose form or gold, went wrong."""
 UNSCORED: dict[str, Any] = {
@@ -16,9 +19,9 @@ UNSCORED: dict[str, Any] = {
 
 
 def cut_untagged(sample: Sample) -> bool:
-    """Cut at max_tokens with no think tags, so perhaps still thinking: its end never came."""
+    """Cut, with no think tags, so perhaps still thinking: its end never came."""
     tags = THINK_OPEN in sample.text or THINK_CLOSE in sample.text
-    return sample.finish_reason == "length" and not tags
+    return sample.finish_reason in CUT_UNTAGGED and not tags
 
 
 def judged_text(sample: Sample) -> str:
@@ -33,7 +36,7 @@ def by_its_end(score: Score, sample: Sample) -> Score:
         reason = "the engine gave no answer" + f": {sample.text}" * bool(sample.text)
         return score.model_copy(update={**UNSCORED, "reason": reason})
     if cut_untagged(sample):
-        reason = CUT_UNTAGGED
+        reason = CUT_UNTAGGED[sample.finish_reason]
     elif sample.finish_reason == "empty" and sample.text.strip():
         reason = ONLY_REASONING
     else:

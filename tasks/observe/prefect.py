@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -309,6 +309,10 @@ def watch_cancel_requests(flow_run: str) -> Iterator[None]:
     requests: list[BaseException] = []
 
     def watch() -> None:
+        with get_client(sync_client=True) as client:  # one: each reads all certificates anew
+            look(client)
+
+    def look(client: SyncPrefectClient) -> None:
         alive = {"prefect.resource.id": f"prefect.flow-run.{flow_run}"}
         patience = LOOKS_AT_A_WORKER if is_worker_run() else 0
         for looks in count():
@@ -316,7 +320,7 @@ def watch_cancel_requests(flow_run: str) -> Iterator[None]:
                 emit_event("prefect.flow-run.heartbeat", alive)
             if over.wait(SECONDS_BETWEEN_LOOKS):
                 return
-            state = state_of(flow_run)
+            state = state_of(flow_run, client)
             patience -= bool(state and state.is_cancelling())
             if state and state.is_cancelling() and patience < 0:
                 requests.append(KeyboardInterrupt("cancelled in the Prefect UI"))
@@ -367,9 +371,9 @@ def ends_in_a_sentence(body: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def state_of(flow_run: str) -> State[Any] | None:
+def state_of(flow_run: str, client: SyncPrefectClient | None = None) -> State[Any] | None:
     """Best effort."""
-    return _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state)
+    return _best_effort(lambda client: client.read_flow_run(UUID(flow_run)).state, client)
 
 
 def set_cancelled(flow_run: str, by_worker: bool = False) -> None:
@@ -482,10 +486,12 @@ def show(kind: Literal["link", "table", "markdown"], key: str, content: Any, tex
         time.sleep(PAUSE_S)
 
 
-def _best_effort(call: Callable[[SyncPrefectClient], Any]) -> Any:
+def _best_effort(
+    call: Callable[[SyncPrefectClient], Any], client: SyncPrefectClient | None = None
+) -> Any:
     """What `call` returns; None where Prefect does not answer."""
     try:
-        with get_client(sync_client=True) as client:
+        with nullcontext(client) if client else get_client(sync_client=True) as client:
             return call(client)
     except Exception as error:
         _LOG.debug("Prefect did not answer: %s", error)

@@ -135,6 +135,8 @@ def test_longer_forms_of_the_asked_name_count_and_others_are_asked_again_or_refu
     list(e.answer([]))  # begins to count
     for name in ("", "org/Teacher-R1", "teacher-r1-2025-01-20"):
         e._check_name(name, 1)
+    with pytest.raises(module.BrokenReply, match="another model"):
+        e._check_name("teacher-r1-distill-7b", 0)
     with pytest.raises(EngineError, match=r"another model \(llama\): .* set served_model"):
         e._check_name("llama", 1)
     for e._answered, broken in ((0, 0), (1, 1)):
@@ -226,6 +228,14 @@ def test_how_an_answer_ended_is_marked_and_reasoning_and_prefills_get_their_tags
     with serving(lambda *_: reply) as endpoint:
         (sample,) = asked(engine(endpoint.url, think_prefill=prefill), 1)
     assert (sample.text, sample.finish_reason) == (text, finish)
+
+
+def test_an_answer_without_token_counts_is_kept_as_it_came(caplog):
+    reply = {"choices": [{"finish_reason": "stop", "message": {"content": "42"}}]}
+    with serving(lambda *_: (200, json.dumps(reply))) as endpoint:
+        (sample,) = asked(engine(endpoint.url), 1)
+    assert (sample.text, sample.prompt_tokens) == ("42", 0)
+    assert "no token counts" in caplog.text
 
 
 ROOT = Path(__file__).resolve().parents[2]

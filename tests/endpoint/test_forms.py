@@ -33,9 +33,12 @@ def read(finish: str, **settings: Any) -> Any:
 
 MESSAGES = [
     *({"content": content, apart: THOUGHT} for content in (SAID, PARTS, None, "", [])
-      for apart in ("reasoning_content", "reasoning")),
+      for apart in ("reasoning_content", "reasoning", "thinking")),
     *({"content": [thinking, *more]} for thinking in THINKING for more in (PARTS, [])),
     {"content": SAID, "reasoning": THOUGHT, "reasoning_content": THOUGHT},
+    {"content": SAID, "reasoning_details": [{"type": "reasoning.text", "text": THOUGHT}]},
+    *({"content": f"{again}</think>\n{SAID}", "reasoning": THOUGHT}
+      for again in ("", f"<think>\n{THOUGHT}")),
 ]  # fmt: skip
 
 
@@ -54,13 +57,40 @@ def test_without_reasoning_the_content_is_the_text(null, content):
     assert read("stop")(content=content, **null) == (SAID, "stop")
 
 
-def test_other_names_of_a_cut_are_a_cut_and_content_of_another_type_is_a_broken_reply():
-    for name in ("max_tokens", "MAX_TOKENS", "model_length"):
-        assert read(name)(content="half") == ("half", "length")
+@pytest.mark.parametrize(("finish", "names"), [
+    ("length", ["max_tokens", "MAX_TOKENS", "model_length", "FinishReason.MAX_TOKENS",
+                "model_context_window_exceeded", "incomplete", "token_limit"]),
+    ("refused", ["content_filter", "SAFETY", "RECITATION", "guardrail_intervened", "refusal"]),
+    ("stop", ["STOP", "eos", "end_turn", "stop_sequence", "tool_calls", "COMPLETE"]),
+    ("", ["network_error", "cancelled", "time_limit", "null", "OTHER"]),
+])  # fmt: skip
+def test_servers_call_the_end_of_an_answer_by_many_names_and_an_unknown_one_is_no_end(
+    finish, names
+):
+    for name in names:
+        if finish:
+            assert read(name)(content="half") == ("half", finish)
+        else:
+            with pytest.raises(BrokenReply, match="gave up|does not say how it ended"):
+                read(name)(content="half")
+
+
+def test_a_stream_that_ends_with_the_whole_message_or_has_two_choices_is_read_once():
+    reply, end = Reply(), {"finish_reason": "stop", "message": {"content": SAID}}
+    for choice in ({"delta": {"content": SAID}}, {"index": 1, "delta": {"content": "no"}}, end):
+        reply.add(json.dumps({"choices": [choice]}))
+    reply.add('{"choices": null, "usage": {"prompt_tokens": 3}}')
+    assert ("".join(reply.content), reply.finish(), reply.prompt_tokens) == (SAID, "stop", 3)
+
+
+def test_content_of_another_type_or_an_error_anywhere_is_a_broken_reply():
+    error = {"message": "engine died"}
+    for body in ({"error": error}, {"choices": [{"error": error, "finish_reason": "stop"}]},
+                 {"choices": [{"delta": {}}], "error": error}, {"detail": "engine died"}):  # fmt: skip
+        with pytest.raises(BrokenReply, match="an error in the reply: engine died"):
+            Reply().add(json.dumps(body))
     with pytest.raises(BrokenReply):
         read("stop")(content=7)
-    with pytest.raises(BrokenReply, match="an error in the reply: engine died"):
-        Reply().add('{"error": {"message": "engine died"}}')
 
 
 @pytest.mark.parametrize("pair", KNOWN)

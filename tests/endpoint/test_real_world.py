@@ -14,7 +14,7 @@ from klear.configs.settings.engines import EngineSettings, Sampling
 from klear.eval.records import Score
 from klear.eval.records.tables import read_table
 from klear.flows.cli.main import main
-from klear.training.engines.endpoint import EndpointEngine, described
+from klear.training.engines.endpoint import EndpointEngine, described, served_models
 from klear.training.engines.interface import EngineError, Request
 from tests.endpoint.conftest import MODEL, Endpoint, chat, error, serving
 from tests.tasks.manifests_by_hand import jsonl
@@ -93,6 +93,11 @@ def test_what_a_server_says_of_a_model_is_without_what_its_clock_writes(server):
     assert described(server.url, MODEL) == {}
     server.models = [{"id": MODEL, "created": 1_700_000_000, "owned_by": "us"}]
     assert described(server.url, MODEL) == {"owned_by": "us", "created": 1_700_000_000}
+    assert served_models(server.url) == [MODEL]
+    server.models = None
+    assert described(server.url, MODEL) == {}
+    with pytest.raises(EngineError, match="its answer has another form"):
+        served_models(server.url)
     server.models = 405
     assert described(server.url, MODEL) == {}
     server.models = 500

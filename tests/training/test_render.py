@@ -147,6 +147,20 @@ def test_whatever_a_prompt_wrote_there_is_one_think_block(files, prefill, respon
     assert (row.count("<think>"), row.count("</think>")) == (1, 1)
 
 
+def test_the_end_of_a_block_in_a_prompt_is_an_empty_one_and_words_about_tags_are_none(files):
+    tokenizer = load_tokenizer(files["checkpoint"])
+    tokenizer.chat_template = prefilling("</think>")  # as DeepSeek-V3.1
+    chat = ChatFormat.from_template(tokenizer)
+    (answer,) = chat.response_ids([THOUGHT])
+    assert chat.text(answer) == "<think></think>So it is \\boxed{42}."
+    row = str(tokenizer.decode(chat.prompt_ids(["?"])[0] + answer))
+    assert (row.count("</think>"), "6·7 = 42" in row) == (1, False)
+    asked = "(' Reason in <think> and </think>.' if message['role'] == 'user' else '')"
+    content = "message['content'] +"
+    tokenizer.chat_template = CHATML.replace(content, f"{content} {asked} +")
+    assert ChatFormat.from_template(tokenizer).prefill == ""
+
+
 def test_thinking_that_a_closed_block_leaves_out_is_counted(files, capsys):
     tokenizer = load_tokenizer(files["checkpoint"])
     assert thinking_left_out(ChatFormat.from_template(tokenizer), [THOUGHT]) == 0
@@ -267,6 +281,7 @@ def test_a_prompt_of_text_that_opens_a_block_counts_as_the_beginning_of_its_answ
         "Q: 6·7?\n<think>\n": "<think>\n",
         "Think within <think> and </think>. 6·7?": "",
         "6·7?<think></think>": "<think></think>",
+        "6·7?</think>": "<think></think>",
     }
     seen = set()
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -39,7 +40,7 @@ FATAL = {  # no waiting changes these; once answers came, a broken balancer may 
     403: "access is refused",
     404: "no such model or URL",
 }
-OVERLOADED = (429, 503, 529)
+OVERLOADED = (429, 498, 503, 529)
 PASSING = (408, 409)  # statuses below 500 that say nothing about the request itself
 NO_CREDIT = "insufficient_quota"  # OpenAI says so with 429
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 8.0
@@ -47,6 +48,7 @@ CONNECT_TIMEOUT_S, LIST_TIMEOUT_S = 30.0, 20.0
 MOST_FAILURES = 16  # in a row
 CLOCK_S = 60.0  # a model made less than this before the reply is dated by the server's clock
 NO_KEY = "none"
+SIZES = {"mini", "nano", "lite", "small", "tiny", "flash", "air", "distill"}
 DESCRIBES = ("root", "parent", "owned_by", "created", "max_model_len", "meta")
 """What a server says of a model that stays the same from request to request."""
 
@@ -264,8 +266,8 @@ class EndpointEngine(Engine):
         if tags := foreign_tags(text):
             raise EngineError(f"{s.base_url}: {name_tags(s.model, tags)}")
         if not (reply.prompt_tokens or self._answered):
-            text = "%s reports no token counts: chunks count as tokens, and costs are too low"
-            logging.getLogger("klear").warning(text, s.base_url)
+            note = "%s reports no token counts: chunks count as tokens, and costs are too low"
+            logging.getLogger("klear").warning(note, s.base_url)
         self._answered += 1
         self._failed_in_a_row = 0
         self._note(reply)
@@ -282,11 +284,14 @@ class EndpointEngine(Engine):
 
     def _check_name(self, name: str, broken: int) -> None:
         """Raise BrokenReply when another model answered: a gateway may route a request elsewhere. A
-        name within the other is the same: `gpt-4o` answers as `gpt-4o-2024-08-06`. Raises
-        EngineError where nothing else came, twice."""
+        name within the other is the same, unless it is another size: `gpt-4o` answers as
+        `gpt-4o-2024-08-06`, and not as `gpt-4o-mini`. Raises EngineError where nothing else came,
+        twice."""
         s = self.settings
         expected, actual = (n.rpartition("/")[2].lower() for n in (s.served_model or s.model, name))
-        if actual not in expected and expected not in actual:
+        differ = set(re.findall(r"[a-z]+", expected)) ^ set(re.findall(r"[a-z]+", actual))
+        other = actual not in expected and expected not in actual
+        if actual and (other or differ & SIZES):
             reason = f"answered by another model ({name[:60]})"
             if broken and not self._answered:
                 raise EngineError(f"{s.base_url}: {reason}: if it is the same, set served_model")
@@ -329,14 +334,16 @@ def described(base_url: str, model: str, key: str = "") -> dict[str, Any]:
 
 
 def _listed(base_url: str, key: str, or_none: bool = False) -> tuple[list[dict[str, Any]], float]:
-    """The entries of /models, and when they were sent; `or_none`: none where it refuses."""
+    """The entries of /models, and when they were sent; `or_none`: none where it has none."""
     try:
         with openai.OpenAI(
             api_key=key or NO_KEY, base_url=base_url, timeout=LIST_TIMEOUT_S, max_retries=1
         ) as client:
             raw = client.models.with_raw_response.list()
             date = raw.headers.get("date", "")
-            entries = [m.model_dump(mode="json") for m in raw.parse().data]
+            listed = json.loads(raw.http_response.text)
+            rows = listed if isinstance(listed, list) else listed.get("data") or listed["models"]
+            entries = [{**row, "id": row.get("id") or row["name"]} for row in rows]
             now = datetime.now(UTC)
             with suppress(ValueError):
                 now = parsedate_to_datetime(date)
@@ -346,8 +353,12 @@ def _listed(base_url: str, key: str, or_none: bool = False) -> tuple[list[dict[s
             return [], 0.0
         hints = {**FATAL, 404: "no such URL; base_url usually ends in /v1"}
         why = f"HTTP {error.status_code} {hints.get(error.status_code, '')}".strip()
-    except (openai.APIError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except openai.APIError as error:
         why = str(error.__cause__ or type(error).__name__)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        if or_none:
+            return [], 0.0
+        why = "its answer has another form"
     raise EngineError(f"{base_url} does not say which models it serves: {why}") from None
 
 

@@ -2,20 +2,27 @@
 comes in it, or in `reasoning_content` (DeepSeek, SGLang, Ark) or `reasoning` (vLLM, OpenRouter)."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...configs.settings.engines import EngineSettings
-from ...eval.answers import THINK_CLOSE, THINK_OPEN, writable
+from ...eval.answers import THINK_CLOSE, THINK_OPEN, after_think, writable
 from ...eval.records import FinishReason
 from ...eval.thinking import parts_of, with_think_tags
 from .refusals import read_refusal
 
-INTERRUPTED = ("insufficient_system_resource", "abort", "error")  # DeepSeek, vLLM, SGLang
-FINISHES: dict[str, FinishReason] = {
-    **dict.fromkeys(("length", "max_tokens", "model_length", "max_output_tokens"), "length"),
-    **dict.fromkeys(("content_filter", "sensitive", "safety"), "refused"),
-}
+# What servers call the end of an answer, by its words: the first that fits.
+FINISHES: tuple[tuple[FinishReason | None, re.Pattern[str]], ...] = (
+    (None, re.compile("error|abort|cancel|time|interrupt|insufficient|fail")),
+    (
+        "refused",
+        re.compile("filter|safety|sensitiv|recitation|prohibit|block|spii|guardrail|refus"),
+    ),
+    ("length", re.compile("length|max|limit|window|incomplete|not_finished|repetition")),
+    ("stop", re.compile("stop|eos|end|complete|finish|done|tool|function")),
+)
+APART = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 
 
 class BrokenReply(Exception):
@@ -40,20 +47,25 @@ class Reply:
         """Take in one chunk of a stream, or the whole body; raises BrokenReply."""
         try:
             data: dict[str, Any] = json.loads(text)
-            if data.get("error") and not data.get("choices"):
-                raise BrokenReply(f"an error in the reply: {read_refusal(text).words}")
+            choices = data.get("choices") or []
+            error = next((part for part in (data, *choices) if part.get("error")), None)
+            if error or (not choices and ("detail" in data or data.get("object") == "error")):
+                words = read_refusal(json.dumps(error or data)).words
+                raise BrokenReply(f"an error in the reply: {words}")
             self.model = self.model or str(data.get("model") or "")
             self.fingerprint = self.fingerprint or str(data.get("system_fingerprint") or "")
-            for choice in data["choices"][:1]:
-                message = choice.get("delta") or choice.get("message") or {}
+            for choice in [c for c in choices if not c.get("index")][:1]:
+                message = choice.get("delta") or {}
+                if not message and not self.tokens:  # else the end of a stream that repeats it all
+                    message = choice.get("message") or {"content": choice.get("text")}
                 content, thinking = parts_of(message.get("content"))
-                apart = message.get("reasoning_content") or message.get("reasoning")
+                apart = next((v for name in APART if (v := message.get(name))), None)
                 reasoning = "".join(parts_of(apart)) or thinking
                 self.tokens += bool(content or reasoning)
                 self.content.append(content)
                 self.reasoning.append(reasoning)
                 self.refusal |= bool(message.get("refusal"))
-                self.ended = choice.get("finish_reason") or self.ended
+                self.ended = str(choice.get("finish_reason") or self.ended)
             if usage := data.get("usage"):
                 self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
                 thinking_too = int(usage.get("total_tokens") or 0) - self.prompt_tokens
@@ -65,13 +77,17 @@ class Reply:
     def finish(self) -> FinishReason:
         """How the answer ended; raises BrokenReply when it did not."""
         if not self.ended:
-            raise BrokenReply("the stream was cut")
-        if self.ended in INTERRUPTED:
+            raise BrokenReply("the stream was cut" if self.content else "a reply without choices")
+        for kind, words in FINISHES:
+            if words.search(self.ended.lower()):
+                break
+        else:
+            raise BrokenReply(f"it does not say how it ended (finish_reason {self.ended!r})")
+        if kind is None:
             raise BrokenReply(f"the server gave up ({self.ended})")
         if self.refusal:
             return "refused"
-        reason = FINISHES.get(self.ended.lower(), "stop")
-        return "empty" if reason == "stop" and not "".join(self.content).strip() else reason
+        return "empty" if kind == "stop" and not "".join(self.content).strip() else kind
 
     def text(self, settings: EngineSettings) -> str:
         """What the judge sees: reasoning that is reported apart, or stands in the `think_tags` of
@@ -79,6 +95,8 @@ class Reply:
         that the template wrote is put back."""
         content, reasoning = (writable("".join(t)) for t in (self.content, self.reasoning))
         if reasoning.strip():
+            if (answer := after_think(content)) is not None:  # it stands there again
+                content = answer.lstrip()
             ended = content.strip() or self.finish() != "length"
             end = f"\n{THINK_CLOSE}\n\n{content}" if ended else ""
             return f"{THINK_OPEN}\n{reasoning.strip()}{end}"
