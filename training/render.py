@@ -149,7 +149,7 @@ def prefill_of(prompt: str) -> str:
 
 
 def _whole_block(written: str) -> str:
-    """With the tag that DeepSeek-V3.1's prompt leaves out of an empty block: it ends in </think>."""
+    """With the tag that a prompt leaves out which ends in </think> alone, as DeepSeek-V3.1's."""
     return f"{THINK_OPEN}{written}" if written.startswith(THINK_CLOSE) else written
 
 

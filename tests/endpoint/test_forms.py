@@ -71,7 +71,7 @@ def test_servers_call_the_end_of_an_answer_by_many_names_and_an_unknown_one_is_n
         if finish:
             assert read(name)(content="half") == ("half", finish)
         else:
-            with pytest.raises(BrokenReply, match="gave up|does not say how it ended"):
+            with pytest.raises(BrokenReply, match=r"gave up|does not say how it ended"):
                 read(name)(content="half")
 
 
@@ -84,9 +84,10 @@ def test_a_stream_that_ends_with_the_whole_message_or_has_two_choices_is_read_on
 
 
 def test_content_of_another_type_or_an_error_anywhere_is_a_broken_reply():
-    error = {"message": "engine died"}
-    for body in ({"error": error}, {"choices": [{"error": error, "finish_reason": "stop"}]},
-                 {"choices": [{"delta": {}}], "error": error}, {"detail": "engine died"}):  # fmt: skip
+    error = {"error": {"message": "engine died"}}
+    half = {"finish_reason": "stop", "delta": {}}
+    for body in (error, {"choices": [half | error]}, {"choices": [half]} | error,
+                 {"detail": "engine died"}):  # fmt: skip
         with pytest.raises(BrokenReply, match="an error in the reply: engine died"):
             Reply().add(json.dumps(body))
     with pytest.raises(BrokenReply):

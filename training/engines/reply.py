@@ -78,16 +78,14 @@ class Reply:
         """How the answer ended; raises BrokenReply when it did not."""
         if not self.ended:
             raise BrokenReply("the stream was cut" if self.content else "a reply without choices")
-        for kind, words in FINISHES:
-            if words.search(self.ended.lower()):
-                break
-        else:
+        ends = [finish for finish, words in FINISHES if words.search(self.ended.lower())]
+        if not ends:
             raise BrokenReply(f"it does not say how it ended (finish_reason {self.ended!r})")
-        if kind is None:
+        if ends[0] is None:
             raise BrokenReply(f"the server gave up ({self.ended})")
         if self.refusal:
             return "refused"
-        return "empty" if kind == "stop" and not "".join(self.content).strip() else kind
+        return "empty" if ends[0] == "stop" and not "".join(self.content).strip() else ends[0]
 
     def text(self, settings: EngineSettings) -> str:
         """What the judge sees: reasoning that is reported apart, or stands in the `think_tags` of
