@@ -31,7 +31,7 @@ from ..tasks.report.run_story import PlannedStage, duration, size
 from ..tasks.store.hardware import gpus
 from ..tasks.store.store import Artifact
 from ..training.sizing import DoesNotFit, Fit, check
-from .dag import StageCall, build_dag
+from .dag import StageCall, build_dag, upstream_of
 
 NOT_MEASURED, ASSUMED = "–", "≈"
 _ACTIONS = {"reuse": "cyan", "resume": "yellow", "compute": "green"}
@@ -89,20 +89,18 @@ class Plan(list[PlannedStage]):
 def plan(
     settings: Pipeline,
     run: Run,
-    until: str = "",
+    until: str = "report",
     *,
     calls: Iterable[StageCall] = (),
     results: Mapping[str, Artifact] = {},
 ) -> Plan:
-    """What `run` would do of `settings` up to `until`, or of these calls alone; `results` are of
+    """What `run` would do of `settings` for `until`, or of these calls alone; `results` are of
     stages that are not among them. Reads the store and starts nothing."""
     planner, expected = Planner(run, settings.topology, settings.base), dict(results)
-    for call in calls or build_dag(settings).values():
+    for call in calls or upstream_of(until, build_dag(settings)):
         inputs = tuple(expected[name] for name in call.inputs)
         expected[call.stage.name] = planner.plan_stage(call.stage, inputs, call.settings)
-        if call.stage.name == until:
-            break
-    stages, name = planner.stages, "" if calls or until not in ("", "report") else settings.profile
+    stages, name = planner.stages, "" if calls or until != "report" else settings.profile
     return Plan(stages, settings.topology, check(settings, [s.stage for s in stages]), name)
 
 

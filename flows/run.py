@@ -29,7 +29,7 @@ from ..tasks.store.lineage import EVALUATION, CompleteRun, note_complete
 from ..tasks.store.shared import open_store
 from ..tasks.store.store import Artifact
 from ..training.sizing import refuse
-from .dag import Dag, StageCall, build_dag
+from .dag import Dag, StageCall, build_dag, upstream_of
 from .plan import Plan, plan, refuse_without_gpu, rows, summary
 
 MODELS = ("base", "sft", "rl_math", "rl_code")
@@ -78,17 +78,15 @@ def run_pipeline(
 
 
 def compute(
-    settings: Pipeline, until: str = "", calls: Iterable[StageCall] = ()
+    settings: Pipeline, until: str = "report", calls: Iterable[StageCall] = ()
 ) -> dict[str, Artifact]:
-    """The results of a run's stages up to `until`, or of these calls alone, by name; those that do
-    not need each other run side by side. Raises DoesNotFit before the first stage when the
-    topology's machines cannot run one of them."""
+    """The results of the stages that `until` is made from and its own, or of these calls alone, by
+    name; those that do not need each other run side by side. Raises DoesNotFit before the first
+    stage when the topology's machines cannot run one of them."""
     graph: dict[str, Node[Artifact]] = {}
-    for call in calls or build_dag(settings).values():
+    for call in calls or upstream_of(until, build_dag(settings)):
         work = partial(call.stage, settings=call.settings)
         graph[call.stage.name] = Node(call.inputs, work, every_core=call.stage.body is judge.body)
-        if call.stage.name == until:
-            break
     refuse(settings, [*graph])
     return run_graph(graph)
 

@@ -252,6 +252,7 @@ def save_trained(
     if first:
         merged: Any = unsharded_copy(base_of(model), weights)
         merged = merged.to(DTYPES[precision])
+        merged.config.use_cache = True  # which transformers' trainer switches off
         tokenizer = trainer.processing_class
         save_model(merged, tokenizer, folder, lineage, chat_template_kwargs, TRAINED_QUESTION)
     trainer.accelerator.wait_for_everyone()
@@ -340,11 +341,14 @@ def _packing_error(model: PreTrainedModel) -> float:
     return float((packed.float().log_softmax(-1) - alone.float().log_softmax(-1)).abs().max())
 
 
-def gradients_in_fp32(trainer: Any) -> None:
-    """Under FSDP2 accelerate adds gradients up in 16 bits: a sum that depends on micro-batches."""
+def exact_sums_and_outputs(trainer: Any) -> None:
+    """Under FSDP2 accelerate adds gradients up in 16 bits, a sum that depends on micro-batches, and
+    rounds what the model returns to 16 bits: log-probabilities, in steps of 0.004 to 0.03."""
     plugin = trainer.accelerator.state.fsdp_plugin if trainer.is_fsdp_enabled else None
     if plugin and (policy := plugin.mixed_precision_policy):
-        plugin.mixed_precision_policy = replace(policy, reduce_dtype=torch.float32)
+        plugin.mixed_precision_policy = replace(
+            policy, reduce_dtype=torch.float32, output_dtype=None
+        )
 
 
 def policy_on_each(trainer: Any) -> PreTrainedModel:

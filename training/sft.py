@@ -128,7 +128,7 @@ class PlannedSFTTrainer(FiniteCheckpoints, SFTTrainer):
     def __init__(self, *args, plan: list[list[int]], **kwargs) -> None:
         self.plan, self._micro = plan, 0
         super().__init__(*args, **kwargs)
-        models.gradients_in_fp32(self)
+        models.exact_sums_and_outputs(self)
 
     def get_train_dataloader(self) -> DataLoader:
         assert isinstance(self.train_dataset, Dataset)

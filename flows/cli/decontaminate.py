@@ -120,6 +120,8 @@ def _count(
         result = decontaminate(problems, benchmarks, settings=settings)
         if near:
             missed = near_misses(problems, benchmarks, result, settings=near)
+        for shown in filter(None, (problems, result, missed)):
+            store.fetch(shown)
     print(f"rows that share a {settings.n}-gram, and of these those with half of an item or more:")
     if near:
         print(f"near: others whose cosine with an item is {near.cosine:g} or more ({near.model})")

@@ -95,9 +95,12 @@ def _scored(evaluation: Evaluation, files: dict[str, Source], force: bool) -> in
     with display.bars, active(run):
         settings = map(eval_model.settings_to_collect, sources)
         collected = [eval_model.benchmark(settings=each) for each in settings]
+        for each in collected:
+            store.fetch(each)
         read = [line for each in collected for line in eval_model.reading_lines(each)]
         print("\n".join(read), file=sys.stderr, end="\n" if read else "")
         scored = eval_model.eval_model(*collected, settings=evaluation)
+        store.fetch(scored)
     print(eval_model.results_text(read_results(scored.folder), scored.metrics, read))
     manifest = store.manifest(scored)
     if manifest.pipeline_run != run.run_id:

@@ -38,7 +38,7 @@ class Options:
     force: tuple[StageName, ...] = ()
     """Recompute this stage even if its result is in the store (repeatable)."""
     until: StageName = "report"
-    """Stop after this stage."""
+    """Compute this stage and what it is made from."""
     seed: int | None = None
     """Seed of every random stage."""
     approve_cost: Annotated[float | None, Parameter(validator=Number(gte=0))] = None
@@ -136,9 +136,11 @@ def parameters_of(profile: str, request: Request, options: Options) -> dict[str,
     profile has them, the options as changes."""
     changes = [*options.overrides]
     if options.approve_cost is not None:
-        stages = [n for n, settings in request.settings if isinstance(settings, SampleSettings)]
-        approval = f"engine.runtime.approved_cost={options.approve_cost:g}"
-        changes += [f"{stage}.{approval}" for stage in stages]
+        approval = f"runtime.approved_cost={options.approve_cost:g}"
+        for stage, settings in request.settings:
+            if isinstance(settings, SampleSettings):
+                changes.append(f"{stage}.engine.{approval}")
+                changes += [f"{stage}.fallback.{approval}"] if settings.fallback else []
     return {
         **values_of(request.profile),
         "profile": profile if profile in profiles() else str(Path(profile).expanduser().absolute()),

@@ -159,7 +159,7 @@ def pipeline(
         rl_code_steps: Rollout steps of code RL.
         k: Answers to each problem of a benchmark; one that you change holds for all benchmarks.
         sources: The datasets that training problems come from.
-        until: The last stage to run.
+        until: The stage to compute, with all that it is made from.
         force: Stages to compute again although the store has their results.
         seed: The seed of every random stage.
         verify: Read every byte of a result before it is reused.

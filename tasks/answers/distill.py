@@ -99,42 +99,46 @@ def api_key(engine: EngineSettings) -> str | None:
 class NeedsApproval(RuntimeError):
     """The stage costs more than may be spent without asking. Every answer so far is kept."""
 
-    def __init__(self, what: str, allowed: float, wanted: float) -> None:
-        super().__init__(what, allowed, math.ceil(wanted))
+    def __init__(self, what: str, allowed: float, wanted: float, engine: str = "engine") -> None:
+        """`engine` is what the settings call the engine that costs it."""
+        super().__init__(what, allowed, math.ceil(wanted), engine)
 
     def __str__(self) -> str:
-        what, allowed, wanted = self.args
+        what, allowed, wanted, engine = self.args
         return (
             f"{what}, and {allowed:,.2f} may be spent without approval. To approve it: the same "
             f"command with --approve-cost {wanted}, or in a form's changes the line "
-            f"STAGE.engine.runtime.approved_cost={wanted}; answers so far are kept"
+            f"STAGE.{engine}.runtime.approved_cost={wanted}; answers so far are kept"
         )
 
 
 def within_budget(
-    out: Path, requests: Sequence[Request], settings: SampleSettings
-) -> dict[str, float]:
-    """`ask` them all, after a pilot if the settings ask for one. Raises NeedsApproval, before or
-    while money is spent, and ValueError without prices."""
+    out: Path, requests: Sequence[Request], settings: SampleSettings,
+    unpublished: Sequence[Request] | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """`ask` them all, after a pilot if the settings ask for one; where only `unpublished` ones cost
+    something, of these. Raises NeedsApproval, before or while money is spent, and ValueError
+    without prices."""
+    paid, name = (requests, "engine") if unpublished is None else (unpublished, "fallback")
     engine = settings.engine
     runtime = engine.runtime
     if runtime.approve_above is None or all_answered(out, requests):
         return ask(out, requests, settings)
     if engine.prices is None:
         raise ValueError(
-            "engine.runtime.approve_above needs prices: set engine.runtime.input_price and "
+            f"{name}.runtime.approve_above needs prices: set {name}.runtime.input_price and "
             "output_price (per million tokens)"
         )
-    pilot = pilot_of(requests, PILOT_PROMPTS)
+    pilot = pilot_of(paid, PILOT_PROMPTS)
     measured = ask(out, pilot, settings)
-    mean, high, description = estimate(out, pilot, len(requests), engine)
+    mean, high, description = estimate(out, pilot, len(paid), engine)
     allowed = max(runtime.approve_above, runtime.approved_cost)
     if mean > allowed:
-        raise NeedsApproval(description, allowed, high)
+        raise NeedsApproval(description, allowed, high, name)
     try:
         return measured | ask(out, requests, settings, allowed)
     except SpentApproved as spent:
-        raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost)) from None
+        raise NeedsApproval(str(spent), allowed, max(high, 1.25 * spent.cost), name) from None
 
 
 def pilot_of(requests: Sequence[Request], prompts: int) -> list[Request]:
@@ -248,13 +252,15 @@ def distill(
     """
     chosen, engine = chosen_problems(problems, settings.sources), settings.engine
     requests, counts = requests_of(chosen, settings.samples_per_prompt, seed), dict[str, float]()
+    unpublished: list[Request] | None = None
     if collected:
         traces = collected[0].file(TRACES)
         requests, without = keep_published(out, requests, traces, engine)
         counts["published"] = len(requests)
         counts["prompts_without_trace"] = len({r.problem_id for r in without})
         if settings.fallback:
-            engine, requests = settings.fallback, [*requests, *without]
-    speed = within_budget(out, requests, settings.model_copy(update={"engine": engine}))
+            engine, requests, unpublished = settings.fallback, [*requests, *without], without
+    asking = settings.model_copy(update={"engine": engine})
+    speed = within_budget(out, requests, asking, unpublished)
     counts |= write_outputs(out, chosen, requests, engine)
     return {"tokens_per_second": 0.0} | counts | speed

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from itertools import islice, tee
+from itertools import islice, takewhile, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # its many patterns take a while to compile, which a cached r
 
 MOST_FAILED = 0.2
 """Share of answers on which the judge itself may fail: each is unscored. More: none is a result."""
+_FAILED = f'"reason":"{MACHINE_FAILED}'.encode()
 
 
 def score_samples(
@@ -57,13 +58,17 @@ def score_table(
     journal.parent.mkdir(parents=True, exist_ok=True)
     with journal.open("a+b") as file:
         file.seek(0)
-        sizes = [len(line) for line in file if line.endswith(b"\n")]
-        file.truncate(sum(sizes))
-        if (done := len(sizes)) < total:
+        done, end, failures, reason = 0, 0, list[int](), ""
+        for line in takewhile(lambda line: line.endswith(b"\n"), file):
+            if _FAILED in line:
+                failures.append(end)
+                reason = Score.model_validate_json(line).reason
+            done, end = done + 1, end + len(line)
+        file.truncate(end)
+        if done < total:
             from ...eval.judge.judge import Judge
 
             by_id = Lookup(problems, Problem)
-            failures, reason = list[int](), ""
             with Judge(settings) as judge:
                 for score in score_samples(judge, by_id, islice(chosen, done, None)):
                     if score.reason.startswith(MACHINE_FAILED):
@@ -73,13 +78,11 @@ def score_table(
                     file.flush()
                     done += 1
                     report(done, total, name.replace("_", " "))
-            if len(failures) > MOST_FAILED * total:
-                file.truncate(failures[0])
-                lost = (
-                    f"{len(failures):,} of {total:,} answers could not be judged, the last because"
-                )
-                again = "answers are kept: mend that and run again"
-                raise RuntimeError(f"{lost} {reason}; {again}")
+        if len(failures) > MOST_FAILED * total:
+            file.truncate(failures[0])
+            lost = f"{len(failures):,} of {total:,} answers could not be judged, the last because"
+            again = "answers are kept: mend that and run again"
+            raise RuntimeError(f"{lost} {reason}; {again}")
         file.seek(0)
         yield from map(Score.model_validate_json, file)
 

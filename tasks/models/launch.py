@@ -51,7 +51,8 @@ _LOG = logging.getLogger("klear")
 
 
 def run_launched(job: BaseModel, out: Path, launch: Launch) -> dict[str, float]:
-    """Run the job in all processes of `launch`; returns its result, of several with `restarts`.
+    """Run the job in all processes of `launch`; returns its result with `processes`, of several
+    with `restarts`.
 
     A launch of several processes that failed begins again at its last checkpoint. Raises
     ChildFailed when it did so `launch.restarts` times, or came no further than the time before;
@@ -61,7 +62,7 @@ def run_launched(job: BaseModel, out: Path, launch: Launch) -> dict[str, float]:
     restarts, begun = 0, _reached(out)
     while True:
         try:
-            result = run_child(job, out, command=command)
+            result = {**run_child(job, out, command=command), "processes": float(launch.world)}
             return result if launch.world == 1 else {**result, "restarts": float(restarts)}
         except ChildFailed as failure:
             reached = _reached(out)

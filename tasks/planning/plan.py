@@ -172,9 +172,10 @@ class Forecaster:
         seconds = past.seconds if body in ("sft", "rl") else past.manifest.seconds
         rate = cost_model_of(body).done(past) / seconds if seconds else 0.0
         devices = int(past.sum("processes")) or split(hardware)[0]
-        if body == "distill" and gpus:
-            rate = past.sum("tokens_per_second") or rate
-            devices = math.prod(int(past.settings[f"engine.runtime.{n}"]) for n in PARALLEL)
+        runtime = {"distill": "engine.runtime", "evaluate": "engine_runtime"}.get(body)
+        if runtime and gpus:
+            rate = (body == "distill" and past.sum("tokens_per_second")) or rate
+            devices = math.prod(int(past.settings[f"{runtime}.{n}"]) for n in PARALLEL)
         wanted = self.topology.cores_per_node if body == "judge" else gpus
         return rate * wanted / devices if wanted and self.topology.gpus else rate
 

@@ -1,5 +1,6 @@
 """Keeping a store in order: what is damaged, what nothing needs any more."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -28,9 +29,9 @@ def damaged(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def find_garbage(store: Store, days: float) -> tuple[list[Garbage], str]:
-    """What nothing that is kept was made from, older than `days`: reports are kept, and what is
-    younger. And what killed runs left, alone while something keeps all results: then it says what.
-    """
+    """What nothing that is kept was made from, older than `days`: kept are reports, what a run made
+    that is to be continued, and what is younger. And what killed runs left, alone while something
+    keeps all results: then it says what."""
     oldest_kept = time.time() - days * SECONDS_A_DAY
     left = list(_left_behind(store, oldest_kept))
     if _is_busy(store):
@@ -42,7 +43,11 @@ def find_garbage(store: Store, days: float) -> tuple[list[Garbage], str]:
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; run again what made it, or remove its folder in {store.root}"
         )
-    kept = [m for n, m in readable.items() if n.startswith(KEPT) or m.made >= oldest_kept]
+    runs = _unfinished(store)
+    kept = [
+        m for n, m in readable.items()
+        if n.startswith(KEPT) or m.made >= oldest_kept or m.pipeline_run in runs
+    ]  # fmt: skip
     needed = {f"{m.stage}/{m.key}" for m in (*kept, *ancestors(Store(store.root), *kept))}
     unneeded = [
         Garbage(name, manifest.bytes, "no report needs it")
@@ -70,6 +75,12 @@ def _is_busy(store: Store) -> bool:
             if not free:
                 return True
     return False
+
+
+def _unfinished(store: Store) -> set[str]:
+    """Runs that the same command continues, by their ids in MLflow."""
+    states = (json.loads(path.read_text()) for path in (store.root / ".runs").glob("*.json"))
+    return {state["mlflow_run"] for state in states if state.get("mlflow_run")}
 
 
 def _left_behind(store: Store, oldest_kept: float) -> Iterator[Garbage]:

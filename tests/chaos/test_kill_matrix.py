@@ -12,8 +12,8 @@ from served import REQUESTS, Blow, run
 SEED = 5  # the moments; the machine's load shifts them all the same
 UNTIL = "filter_rl"
 STRUCK = {
-    "collect": ("child",), "decontaminate": SERVERS, "distill": (),
-    "judge": ("sandbox", "judge worker"), "filter_rl": (),
+    "collect": ("child",), "decontaminate": SERVERS, "sample": (),
+    "judge_rl": ("sandbox", "judge worker"), "filter_rl": (),
 }  # fmt: skip
 """Stages in which the run is killed, and in some more than it: one that reads files, one in parts,
 one that asks an engine, one that runs programs, and the last before training."""

@@ -7,6 +7,7 @@ to alter a result bumps the version of its stage and records them anew:
 """
 
 import json
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ import pytest
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.pipeline import Pipeline
+from klear.flows.dag import build_dag
 from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
 from klear.tasks.store.store import Store
@@ -46,8 +48,9 @@ def digests(profile: str, store: Path) -> dict[str, list[str]]:
     """Key and digest of every data stage, computed in this process."""
     chosen = settings(profile)
     with active(Run(store=Store(store))):
-        until = "judge_agreement" if chosen.agreement else "filter_rl"
-        results = compute(chosen, until)
+        ends = ("base", "report")
+        calls = takewhile(lambda call: call.stage.name not in ends, build_dag(chosen).values())
+        results = compute(chosen, calls=[*calls])
     return {stage: [result.key, result.digest] for stage, result in results.items()}
 
 

@@ -42,6 +42,12 @@ def test_a_profile_plans_every_stage_and_ends_where_the_run_would(tmp_path, prof
     assert plan(settings, of(tmp_path), until="dedup")[-1].stage == "dedup"
 
 
+def test_a_run_until_a_stage_computes_only_what_that_is_made_from(tmp_path):
+    stages = {s.stage for s in plan(load_profile("open_traces"), of(tmp_path), until="sft")}
+    assert {"distill", "judge", "select", "sft"} <= stages
+    assert not stages & {"sample", "judge_rl", "filter_rl", "rl_math"}  # a teacher's tokens
+
+
 @pytest.mark.parametrize("profile", ["tiny", "paper"])
 @pytest.mark.parametrize(
     ("stands_for", "gone"),

@@ -70,6 +70,15 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs_and_no_r
     assert names(store) == []
 
 
+def test_what_a_run_made_that_is_to_be_continued_is_kept(store: Store):
+    with active(Run(store=store, run_id="dead")):
+        dedup(collect(settings=Knobs(text="c")), settings=A)
+    assert names(store) == ["collect", "collect", "dedup", "dedup"]
+    (store.root / ".runs").mkdir()
+    (store.root / ".runs" / "config.json").write_text('{"mlflow_run": "dead"}')
+    assert names(store) == ["collect", "dedup"]
+
+
 def test_what_an_ablation_shows_what_is_young_and_what_that_was_made_from_is_kept(store: Store):
     for path in store.root.glob(f"collect/*/{MANIFEST}"):  # old; what was made from it is young
         old = json.loads(path.read_text()) | {"created": "2020-01-01T00:00:00+00:00"}

@@ -319,6 +319,14 @@ def test_a_judge_that_fails_by_itself_gives_no_result_and_keeps_what_it_judged_b
     reasons = iter(failing)
     journal = tmp_path / SCRATCH / "scores.jsonl"
     journal.unlink()
-    with pytest.raises(RuntimeError, match=r"2 of 5 answers .*the worker died.*run again"):
+    lost = pytest.raises(RuntimeError, match=r"2 of 5 answers .*the worker died.*run again")
+    with lost:
         judge_all(tmp_path, JudgeSettings(sandbox="none"))
     assert len(journal.read_text().splitlines()) == 1
+    # one that ended in between counts, too
+    reasons = iter(failing)
+    scores = [score.model_dump_json() + "\n" for score in judged()]
+    journal.write_text("".join(scores[:4]))
+    reasons = iter([""])
+    with lost:
+        judge_all(tmp_path, JudgeSettings(sandbox="none"))

@@ -194,6 +194,7 @@ ON_8 = {"gpus": 8, "gpu": "H100"}
         ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, {}, 40),
         # Measured on more or fewer GPUs, it is counted by the GPU: of the engine, of all nodes.
         ("distill", "distill", SIX_GPUS, SPEED, ON_8, 4500 * 8 / 6),
+        ("evaluate", "evaluate_sft", EvaluateSettings(), {"completion_tokens": 400}, ON_8, 40 * 8),
         ("sft", "sft", SFT, {"steps": 20, "processes": 32}, ON_8, 2000 * 8 / 32),
     ],
 )

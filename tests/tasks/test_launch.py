@@ -114,7 +114,7 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_lost_node_costs_a_restart_from_the_last_checkpoint_which_is_counted(run, caplog):
-    assert run("1:4,137:8,0:12") == {"restarts": 2.0}
+    assert run("1:4,137:8,0:12") == {"restarts": 2.0, "processes": SEVERAL.world}
     starts = [m for m in caplog.messages if "starts again" in m]
     for start, step, code in zip(starts, (4, 8), (1, 137), strict=True):
         assert start.startswith(f"training starts again from step {step}:")

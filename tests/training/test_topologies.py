@@ -30,7 +30,7 @@ from klear.configs.settings.base import key_of
 from klear.configs.settings.training import RLSettings, SFTSettings, TrainRuntime
 from klear.training import sft, sizing, speedups
 from klear.training.launch.jobs import RLJob, SFTJob
-from klear.training.models import gradients_in_fp32, load_tokenizer
+from klear.training.models import exact_sums_and_outputs, load_tokenizer
 from klear.training.render import ChatFormat
 from klear.training.rl import train as rl
 from klear.training.sizing import ModelFacts
@@ -58,7 +58,7 @@ def sharded(model: Any, mesh: DeviceMesh) -> Any:
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     plugin.set_mixed_precision("bf16")
     state = SimpleNamespace(fsdp_plugin=plugin)
-    gradients_in_fp32(
+    exact_sums_and_outputs(
         SimpleNamespace(is_fsdp_enabled=True, accelerator=SimpleNamespace(state=state))
     )
     options = {"mesh": mesh, "mp_policy": plugin.mixed_precision_policy}
@@ -115,7 +115,7 @@ def test_the_memory_that_a_topology_needs_is_predicted_within_15_percent(
     assert predicted == pytest.approx(counted, rel=0.15)
 
 
-def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_adds_gradients_up_in_fp32():
+def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_rounds_no_sum_and_no_output():
     world = 32
     with processes(world) as mesh, FakeTensorMode():
         assert mesh
@@ -123,7 +123,8 @@ def test_fsdp2_leaves_each_gpu_its_share_of_the_papers_model_and_adds_gradients_
         held = [parameter.to_local() for parameter in model.parameters()]
     assert sum(map(torch.numel, held)) == QWEN3_8B.parameters / world
     assert {part.dtype for part in held} == {torch.float32}
-    assert model._get_fsdp_state()._mp_policy.reduce_dtype == torch.float32
+    policy = model._get_fsdp_state()._mp_policy
+    assert (policy.reduce_dtype, policy.output_dtype) == (torch.float32, None)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 
 from datasets import Dataset
 from pydantic import Field
-from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, TrainerCallback, TrainerState, set_seed
 
 from ...configs.files import replace_text
 from ...configs.settings.judging import JudgeSettings
@@ -27,7 +27,7 @@ from ..callbacks import StableCheckpoints, flush, resume_step, train
 from ..engines.sampler import check_sampling, sample
 from ..launch import result_files
 from ..launch.jobs import RLJob
-from ..launch.ranks import processes_here, world_size
+from ..launch.ranks import processes_here, rank, world_size
 from ..packing import rl_schedule
 from ..render import ChatFormat, conversation
 from .config import gppo_config
@@ -355,6 +355,10 @@ def build_trainer(
 
         trainer.rollout_func = sampler = VLLMOnCPU(model, trainer.args)
         awake = sampler.awake
+    if (
+        s.engine == "vllm_colocate"
+    ):  # its start sets the generator that it draws from, to one for all
+        set_seed(job.seed + rank() // s.engine_runtime.tensor_parallel)
     if s.partial_rollouts:
         PartialRollouts(trainer, awake)
     return trainer

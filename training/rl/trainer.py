@@ -28,7 +28,7 @@ from trl.trainer.utils import get_config_model_id
 
 from .. import losses
 from ..callbacks import FiniteCheckpoints, likely_cause, skipped_by_scaler
-from ..models import gradients_in_fp32, packing_mistake, unchanged_weights, without_dropout
+from ..models import exact_sums_and_outputs, packing_mistake, unchanged_weights, without_dropout
 from ..packing import prompt_order
 from ..render import ChatFormat, prefill_of
 from .config import GPPOConfig
@@ -118,7 +118,7 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
             if self.is_fsdp_enabled:
                 raise ValueError("fp16 is for whole weights: topology.sharding=none, or bf16")
             self.accelerator.scaler = LossScale(self.accelerator.device.type)
-        gradients_in_fp32(self)
+        exact_sums_and_outputs(self)
         without_dropout(self.model)
         self.vllm_importance_sampling_correction = False  # ours is applied in the loss
         self.draw_rows: Callable[[], list[dict[str, Any]]] | None = None
@@ -213,9 +213,10 @@ class GPPOTrainer(FiniteCheckpoints, GRPOTrainer):
         return super()._generate(prompts)
 
     def load_policy(self) -> None:
-        """Write the policy's weights into TRL's vLLM, once a rollout."""
+        """Write the policy's weights into TRL's vLLM, once a rollout and after each sleep."""
         step, adapted = self.state.global_step, is_peft_model(self.model)
-        if self._last_loaded_step != step:
+        asleep = getattr(self.vllm_generation, "_llm_weights_sleeping", False)
+        if asleep or self._last_loaded_step != step:
             with unchanged_weights(self.model) if adapted else nullcontext():  # TRL merges in place
                 self.vllm_generation.sync_weights()
             self._last_loaded_step = step
