@@ -7,8 +7,8 @@ has failed the other tests too. An assertion that is one call with its result is
 in one process instead of two, where that can tell whether two values are equal.
 
 A checker test runs `checker.py input.txt output.txt answer.txt` in the sandbox too, with the output
-also on standard input: accepted by status 0 and no word for no (0, false, wrong, …) on the last
-line. Status 3 is the checker's own failure (testlib): unscored.
+also on standard input: accepted by status 0 and no word for no (0, 0.5, wrong, …) on the last line.
+Status 3 is the checker's own failure (testlib): unscored.
 """
 
 import ast
@@ -37,7 +37,10 @@ _INTERPRETER_BYTES = 64 * _MIB  # address space of the interpreter itself, on to
 _COMPILE_CPU_S = 10.0
 MORE_WALL_S = 4  # than twice the CPU limit
 _UNTOLD = "only the assertion itself can tell"
-_NO = frozenset({"0", "0.0", "false", "no", "wa", "wrong", "wrong answer", "reject", "rejected"})
+_NO = re.compile(  # of a checker: also less than all points, and the number of an error
+    r"-\d|0*(?:\.\d+)?$|(?:false|no|none)[.!]?$"
+    r"|(?:wa|wrong|incorrect|invalid|not|failed|fail|rejected|reject)(?![a-z])"
+)
 
 _OUT_OF_MEMORY = re.compile(r"(?:[\w.]+\.)?_?(?:Array)?MemoryError\b|OSError: \[Errno 12\]")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
@@ -179,7 +182,7 @@ def _ask_checker(sandbox: Sandbox, case: CheckerCase, output: bytes, limits: Lim
             raise TestsBroken(f"the checker failed: {checked.last_error_line or 'no message'}")
         return Judgement("WA", "the checker fails on this output, and not on the expected one")
     last = checked.stdout.decode("utf-8", "replace").strip().lower().rpartition("\n")[2].strip()
-    if checked.exit_code == 0 and last not in _NO:
+    if checked.exit_code == 0 and not (last and _NO.match(last)):
         return Judgement("AC")
     return Judgement("WA", f"the checker says: {last[:200] or checked.last_error_line or 'no'}")
 

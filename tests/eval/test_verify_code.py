@@ -121,6 +121,19 @@ def test_an_output_that_breaks_the_checker_is_wrong_and_its_own_failure_nobodys(
         verdict("print('x')", **suite | {"cases": [case | {"output": "x"}]})
 
 
+YES = ["", "1", "1.0", "100", "ok", "YES", "True", "accepted", "AC", "Correct", "notable", "wait"]
+YES += ["no errors", "1 point", "ok 0 errors", "Wrong format\nok"]
+NO = ["0", "0.0", "0.5", ".25", "00", "-1", "-1.0", "None", "False", "no", "No.", "FAIL", "failed"]
+NO += ["WA", "wa on test 2", "Incorrect", "Wrong answer: line 1", "not ok", "invalid", "1\n0"]
+
+
+@pytest.mark.parametrize(("words", "accepted"), [(YES, len(YES)), (NO, 0)])
+def test_a_checker_says_no_by_a_word_or_by_less_than_all_points(verdict, words, accepted):
+    case = {"input": "9\n", "output": "3\n"}
+    cases = [case | {"checker": f"print({word!r})"} for word in words]
+    assert verdict("print(3)", kind="checker", cases=cases).passed == accepted
+
+
 # Legitimate ways to read, write and return: a program, the `function` that tests call if they call
 # one, and its cases. An expected text `line*1000` stands for a thousand such lines.
 IDIOMS = rows("idioms.jsonl")
