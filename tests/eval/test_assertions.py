@@ -7,21 +7,26 @@ from typing import Any
 import pytest
 
 from klear.configs.settings.judging import JudgeSettings
+from klear.eval.programs.formats import parse_suite
 from klear.eval.programs.verify import TestsBroken, judge_program
 from klear.eval.records import TestSuite
+from klear.eval.sandbox.sandbox import Sandbox
+
+
+def judged(sandbox: Sandbox, suite: TestSuite, program: str) -> str:
+    try:
+        return judge_program(sandbox, suite, program, JudgeSettings()).verdict
+    except TestsBroken:
+        return "IE"
 
 
 @pytest.fixture
 def verdict(sandbox):
-    def judged(program: str, tests: str, function: str | None = None) -> str:
+    def of_code(program: str, tests: str, function: str | None = None) -> str:
         suite = {"kind": "assert", "cases": [{"code": tests}], "fn_name": function}
-        limited = TestSuite.model_validate({**suite, "time_limit_s": 1.0})
-        try:
-            return judge_program(sandbox, limited, program, JudgeSettings()).verdict
-        except TestsBroken:
-            return "IE"
+        return judged(sandbox, TestSuite.model_validate({**suite, "time_limit_s": 1.0}), program)
 
-    return judged
+    return of_code
 
 
 PLAIN = [
@@ -164,3 +169,23 @@ def test_a_judge_that_nobody_defines_makes_the_tests_unjudgeable(verdict, tests,
     for program in ("is_ok = lambda *a: 5\ndef f(): return 5", "def f(): return 1"):
         assert verdict(program, tests, function) == "IE"
     assert verdict("def f(): return 1", f"def is_ok(r, *_): return r\n{tests}") != "IE"
+
+
+PYTEST = "import pytest\nfrom solution import f\ndef test_f():\n    {}"
+UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        {}"
+HARNESSES = [  # the body of a test, a program and its verdict
+    (PYTEST, "with pytest.raises(Exception): f(object())", "def f(x): return 1", "IE"),
+    (PYTEST, "with pytest.raises(Exception): f(0)", "import os\ndef f(x): os._exit(0)", "RE"),
+    (PYTEST, "with pytest.raises(Exception): f(0)", "def f(x): return 1 / x", "AC"),
+    (PYTEST, "with pytest.raises(Exception): f(0)", "def f(x): return 1", "WA"),
+    (UNITTEST, "self.assertEqual(f(object()), 1)", "def f(x): return 1", "IE"),
+    (UNITTEST, "self.assertEqual(f(0), 1)", "import os\ndef f(x): os._exit(0)", "RE"),
+    (UNITTEST, "self.assertRaises(Exception, f, 0)", "import os\ndef f(x): os._exit(0)", "RE"),
+    (UNITTEST, "self.assertRaises(Exception, f, 0)", "def f(x): return 1 / x", "AC"),
+    (UNITTEST, "self.assertRaises(Exception, f, 0)", "def f(x): return 1", "WA"),
+]
+
+
+@pytest.mark.parametrize(("harness", "body", "program", "expected"), HARNESSES)
+def test_tests_of_a_harness_judge_as_they_would_there(sandbox, harness, body, program, expected):
+    assert judged(sandbox, parse_suite(harness.format(body), time_limit_s=1), program) == expected

@@ -10,6 +10,7 @@ and call methods, but no operator puts it beside anything.
 import builtins
 import collections
 import contextlib
+import decimal
 import functools
 import importlib
 import marshal
@@ -43,10 +44,24 @@ last ones have these names; None for the names: read the attribute and call noth
 
 
 class ProgramFailed(Exception):
-    """The program under test raised something that no test can name, or went away."""
+    """The program under test raised something that no test can name."""
 
 
-class CannotCross(Exception):
+class _Decides(Exception):
+    """The first of these is the end of the tests, also where `except Exception` catches it."""
+
+    first: "_Decides | None" = None  # of this process
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        _Decides.first = _Decides.first or self
+
+
+class ProgramGone(_Decides, ProgramFailed):
+    """The program ended before it answered."""
+
+
+class CannotCross(_Decides):
     """The tests pass on an object of their own, or change what the program would not see."""
 
 
@@ -152,10 +167,11 @@ class Remote:
     which the program would learn what the tests expect, and say yes: a comparison raises
     AssertionError; but no object equals None."""
 
-    __slots__ = ("_ask_remote", "_remote")  # no attribute of the program can be set
+    __slots__ = ("_ask_remote", "_is_named", "_remote")  # no attribute of the program can be set
 
-    def __init__(self, ask: Ask, name: str | int) -> None:
-        self._remote = name
+    def __init__(self, ask: Ask, name: str | int, is_named: bool) -> None:
+        """`is_named`: the tests name it, or the class that made it."""
+        self._remote, self._is_named = name, is_named
         self._ask_remote = functools.partial(ask, name)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -164,14 +180,23 @@ class Remote:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
+        if attribute in _TOLD_OF_DATA and not self._is_named:
+            raise AssertionError(_NO_DATA)
         return self._ask_remote(attribute, [], None)
 
     def __eq__(self, other: Any) -> bool:
         if other is None or self is other:
             return self is other
-        raise AssertionError("the program returned an object where the tests need plain data")
+        raise AssertionError(_NO_DATA)
 
     __hash__ = object.__hash__
+
+
+_NO_DATA = "the program returned an object where the tests need plain data"
+_TOLD_OF_DATA = {"startswith", "endswith", "all", "any", "equals"} | {
+    name for kind in (str, set, float, decimal.Decimal) for name in dir(kind) if name[:2] == "is"
+}
+"""Questions of yes or no that plain data answers: an object in its place would always say yes."""
 
 
 def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> Ask:
@@ -186,8 +211,8 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
             return [len(functions) - 1]
         raise CannotCross(f"a {type(value).__name__} of the tests cannot reach the program")
 
-    def object_of(name: Any) -> Remote:
-        return Remote(ask, name)
+    def object_of(name: Any, is_named: bool = False) -> Remote:
+        return Remote(ask, name, is_named)
 
     def answer(function: list[int], args: Any, names: list[str]) -> dict[str, Any]:
         arguments = values.unpack(args, object_of, values.FOR_PROGRAMS)
@@ -212,11 +237,11 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
             if captured:
                 sys.stdout.write(reply["printed"])
             error = _raised(reply, expected, object_of) if "error" in reply else None
-            result, *after = values.unpack(
-                reply.get("values", [None]), object_of, values.FOR_PROGRAMS
-            )
+            of_class = isinstance(target, str) and target[:1].isupper()
+            told = functools.partial(object_of, is_named=of_class)
+            result, *after = values.unpack(reply.get("values", [None]), told, values.FOR_PROGRAMS)
         except (EOFError, OSError) as gone:
-            raise ProgramFailed("the program ended before it answered the test") from gone
+            raise ProgramGone("the program ended before it answered the test") from gone
         except CannotCross:
             raise
         except Exception as wrong:  # the program has the other end of the channel
@@ -276,17 +301,20 @@ def run_tests(process: Process, tests: bytes) -> None:
     code, remote, caught, numpy = marshal.loads(tests)
     expected: dict[str, type[Exception]] = {name: type(name, (Exception,), {}) for name in caught}
     ask = _asking(channel, expected)
-    process.globals.update({name: Remote(ask, name) for name in remote} | expected)
+    process.globals.update({name: Remote(ask, name, True) for name in remote} | expected)
     try:
         process.globals.update({name: importlib.import_module("numpy") for name in numpy})
         try:
             exec(code, process.globals)
         except SystemExit:  # of unittest.main, which finds no tests
-            if channel.used or not remote:
+            if not _Decides.first and (channel.used or not remote):
                 raise
+        if _Decides.first:
+            raise _Decides.first
         if remote and not channel.used:
             raise CannotCross("the tests end without a call of the program")
-    except Exception as error:
+    except Exception as last:
+        error = _Decides.first or last
         status = CANNOT_CROSS if isinstance(error, CannotCross | ImportError) else 0
         if isinstance(error, ProgramFailed) or isinstance(error.__cause__, ProgramFailed):
             status = PROGRAM_RAISED
