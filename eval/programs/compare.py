@@ -9,7 +9,7 @@ Text is compared line by line and token by token, as contest checkers do:
   an expected integer never has a tolerance.
 Returned values are compared as JSON: tuples count as lists, and the same rule holds for reals.
 
-Where all tests of a problem expect yes or no, letters may be of either case (`same_word`), as
+Where all tests of a problem expect nothing but yes and no, letters may be of either case, as
 contests allow: `YES` answers `Yes`.
 
 Two other rules can be chosen: `same_tokens`, where line breaks are spaces like any other, and
@@ -27,6 +27,7 @@ from typing import Any
 from ..records import StdinCase, TestSuite
 
 TOLERANCE = 1e-6
+_YES_NO = ({"yes"}, {"no"}, {"yes", "no"})
 _MAX_REAL_TOKEN = 400  # characters; longer tokens are compared as text
 _WHOLE, _POWER = r"(?:0|[1-9]\d*+)", r"[eE][+-]?\d{1,6}"
 _INTEGER = re.compile(r"0|-?[1-9]\d*+", re.ASCII)
@@ -56,11 +57,11 @@ def same_tokens(actual: str, expected: str) -> bool:
 
 def answers_yes_or_no(suite: TestSuite) -> bool:
     outputs = (c.output for c in suite.cases if isinstance(c, StdinCase))
-    return suite.kind == "stdin" and all(o.strip().lower() in ("yes", "no") for o in outputs)
+    return suite.kind == "stdin" and all({*o.lower().split()} in _YES_NO for o in outputs)
 
 
-def same_word(actual: str, expected: str) -> bool:
-    return actual.strip().lower() == expected.strip().lower()
+def same_in_either_case(same: Callable[[str, str], bool], actual: str, expected: str) -> bool:
+    return same(actual.lower(), expected.lower())
 
 
 def _same_line(actual: str, expected: str) -> bool:

@@ -128,7 +128,7 @@ def _results(
         return
     same_text = _SAME_TEXT[settings.comparator]
     if settings.comparator != "livecodebench" and compare.answers_yes_or_no(suite):
-        same_text = compare.same_word
+        same_text = partial(compare.same_in_either_case, same_text)
     for case in suite.cases:
         if isinstance(case, CallCase):
             call = {"args": case.args, "names": ()}
