@@ -17,9 +17,16 @@ _SAYS_NOTHING = re.compile(  # between two boxes: layout, `or`, `and $x =`
     r"|[A-Za-z]\w{0,9}+(?=\s*=))*+"
 )
 # Possessive quantifiers (*+) keep hostile texts linear.
-_FENCE = re.compile(r"^[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
-_LATE_FENCE = re.compile(r"(?<!`)`{3,}+[ \t]*+$", re.MULTILINE)
-_PYTHON = frozenset({"python", "py", "python3", "py3"})
+_FENCE = re.compile(  # on a line of its own, or, where it is tagged python, behind other text
+    r"^(?:[ \t]*+|.*?[^`\n](?=`{3,}+[ \t]*+(?i:python3?|py)[ \t\r]*+$))"
+    r"(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$",
+    re.MULTILINE,
+)
+# What stands behind a fence that closes: `</answer>`, `<|im_end|>`, a full stop.
+_END_OF_FENCE = r"(?:[ \t]*+(?:</?\w++>|<[|\uff5c][^|\uff5c\s]++[|\uff5c]>))*+[ \t\r.]*+"
+_CLOSES = re.compile(_END_OF_FENCE)
+_LATE_FENCE = re.compile(rf"(?<!`)`{{3,}}+{_END_OF_FENCE}$", re.MULTILINE)
+_PYTHON = re.compile(r"(?:python|pypy|py)-?3?(?:\.\d+)?(?=[:,={]|$)")
 _STATEMENT = re.compile(
     r"^[ \t]*+(?:import |from \S+ import |def |class )|\b(?:print|input)\s*\(|\bsys\.std",
     re.MULTILINE,
@@ -101,7 +108,7 @@ def extract_program(text: str) -> Extracted:
     tagged = bare = None
     unclosed = False
     for language, body in _fenced(answer):
-        is_python = language in _PYTHON
+        is_python = _PYTHON.match(language) is not None
         if body is None:
             unclosed = unclosed or is_python or not language
         elif is_python:
@@ -119,7 +126,8 @@ def extract_program(text: str) -> Extracted:
 
 
 def _fenced(text: str) -> Iterator[tuple[str, str | None]]:
-    """(language, body) of every fence in order; the body of a fence that never closes is None."""
+    """(language, body) of every fence in order; the body of a fence that never closes is None.
+    A bare one with nothing in it is one too many, and none."""
     fences = list(_FENCE.finditer(text))
     i = 0
     while i < len(fences):
@@ -133,7 +141,9 @@ def _fenced(text: str) -> Iterator[tuple[str, str | None]]:
         else:  # models sometimes close the fence at the end of the last line of code
             late = _LATE_FENCE.search(text, opening.end(), end)
             closed, end = late is not None, late.start() if late else end
-        yield _language(opening), text[opening.end() + 1 : end] if closed else None
+        language, body = _language(opening), text[opening.end() + 1 : end]
+        if closed or language or not _CLOSES.fullmatch(body.strip()):
+            yield language, body if closed else None
 
 
 def _language(fence: re.Match[str]) -> str:
@@ -141,4 +151,4 @@ def _language(fence: re.Match[str]) -> str:
 
 
 def _closes(fence: re.Match[str], opening: re.Match[str]) -> bool:
-    return fence[1].startswith(opening[1]) and not fence[2].strip()
+    return fence[1].startswith(opening[1]) and _CLOSES.fullmatch(fence[2]) is not None

@@ -64,7 +64,8 @@ def test_any_two_math_answers_have_a_verdict(gold: str, answer: str, used: list[
 @pytest.mark.parametrize(
     "unit",
     ["9", "0.", r"\boxed{", r"\frac", "<think>", "</think>", "```python\n", "\u2028", "é", "\\",
-     "\ud800", "{}", "a ", "\N{ZERO WIDTH JOINER}", "`", "~~~\n", " ", r"\boxed "],
+     "\ud800", "{}", "a ", "\N{ZERO WIDTH JOINER}", "`", "~~~\n", " ", r"\boxed ", "a ```python ",
+     "a ```python\n", "```</a>\n", "x```<|a|> ", "x``` . "],
 )  # fmt: skip
 def test_a_line_of_a_megabyte_costs_linear_time(unit: str, quickest) -> None:
     """Twice the text takes no more than about twice the time; a bound catches the quadratic."""
