@@ -196,8 +196,9 @@ def call(process: Process, code: types.CodeType, function: str, arguments: bytes
 
 
 def compile_program(source: bytes) -> None:
-    """Role `compile`: write the marshalled code of the program to descriptor 3."""
-    code = compile(source, "solution.py", "exec", dont_inherit=True)
+    """Role `compile`: write the marshalled code of the program to descriptor 3. It is UTF-8,
+    whatever its coding cookie says."""
+    code = compile(source.decode(), "solution.py", "exec", dont_inherit=True)
     values.write(marshal.dumps(code))
 
 
