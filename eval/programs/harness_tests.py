@@ -24,7 +24,7 @@ def harness_tests(module: list[ast.stmt]) -> list[str]:
     own = [n for n in module if not _is_import_of_the_program(n) and not _runs_tests(n)]
     used = _words(module)
     own = [n for n in own if not isinstance(n, ast.Import) or used & _bound(n)]
-    helping = _for_pytest(own)
+    helping = [*_other_names(module), *_for_pytest(own)]
     own = [n for n in own if not _imports(n, "pytest")]
     rest = "\n".join([*helping, *(ast.unparse(n) for n in own if n not in functions)])
     codes: list[str] = []
@@ -69,6 +69,13 @@ def _bound(node: ast.Import) -> set[str]:
 
 def _is_import_of_the_program(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and (node.level > 0 or node.module in _PROGRAMS)
+
+
+def _other_names(module: Sequence[ast.stmt]) -> list[str]:
+    """What the tests call the program's names: `from solution import f as g`."""
+    imports = [n for n in module if isinstance(n, ast.ImportFrom) and _is_import_of_the_program(n)]
+    names = [(a.asname, a.name) for node in imports for a in node.names]
+    return [f"{other} = {name}" for other, name in names if other and other != name]
 
 
 def _runs_tests(node: ast.stmt) -> bool:

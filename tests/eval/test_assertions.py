@@ -173,11 +173,15 @@ def test_a_judge_that_nobody_defines_makes_the_tests_unjudgeable(verdict, tests,
 
 PYTEST = "import pytest\nfrom solution import f\ndef test_f():\n    {}"
 UNITTEST = "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        {}"
+RENAMED = "from solution import f as g\ndef test_f():\n    {}"
 HARNESSES = [  # the body of a test, a program and its verdict
     (PYTEST, "with pytest.raises(Exception): f(object())", "def f(x): return 1", "IE"),
     (PYTEST, "with pytest.raises(Exception): f(0)", "import os\ndef f(x): os._exit(0)", "RE"),
     (PYTEST, "with pytest.raises(Exception): f(0)", "def f(x): return 1 / x", "AC"),
     (PYTEST, "with pytest.raises(Exception): f(0)", "def f(x): return 1", "WA"),
+    (RENAMED, "assert g(1) == 2", "def f(x): return x + 1", "AC"),
+    (RENAMED, "assert g(1) == 2", "def f(x): return x", "WA"),
+    (RENAMED, "assert g(1) == 2", "def g(x): return x + 1", "RE"),
     (UNITTEST, "self.assertEqual(f(object()), 1)", "def f(x): return 1", "IE"),
     (UNITTEST, "self.assertEqual(f(0), 1)", "import os\ndef f(x): os._exit(0)", "RE"),
     (UNITTEST, "self.assertRaises(Exception, f, 0)", "import os\ndef f(x): os._exit(0)", "RE"),
