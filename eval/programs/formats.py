@@ -54,6 +54,7 @@ _RETURNS_A_LIST = r"->\s*(?:typing\.)?(?:list|tuple|sequence|iterable)\b"
 _SAYS_A_LIST = re.compile(
     r"\breturns?\s+(?:(?:a|an|the|all|your)\s+)?(?:\w+\s+)?(?:list|array|vector|tuple)s?\b", re.I
 )
+_CALLS = ("functional", "function_call", "call")  # types of tests
 _INNER = ("assert_case", "functional", "test_code", "test_cases")  # hold one of the other forms
 _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
@@ -188,7 +189,7 @@ def _suite(value: Any, fn_name: str, helpers: str = "") -> dict[str, Any]:
         case [dict(), *_]:
             cases = [_renamed(case) for case in value]
             return _listed(cases, cases[0], fn_name)
-        case [[_, _], *_] if all(isinstance(c, list) and len(c) == 2 for c in value):
+        case [[_, _], *_] if all(isinstance(c, list | tuple) and len(c) == 2 for c in value):
             return _paired([pair[0] for pair in value], [pair[1] for pair in value], fn_name)
         case dict():
             return _object({k: v for k, v in value.items() if v is not None}, fn_name)
@@ -232,8 +233,11 @@ def _listed(cases: Sequence[Any], first: dict[str, Any], fn_name: str) -> dict[s
         inputs, outputs = [c["input"] for c in cases], [c["output"] for c in cases]
     except (TypeError, KeyError) as error:
         raise ValueError("every test needs input and output") from error
-    kind = str(first.get("testtype") or first.get("type") or "")
-    if kind not in ("functional", "function_call", "call"):
+    kinds = [str(case.get("testtype") or case.get("type") or "") for case in cases]
+    kind = kinds[0]
+    if len({kind in _CALLS for kind in kinds if kind}) > 1:
+        raise ValueError("some tests call a function and some do not")
+    if kind not in _CALLS:
         if fn_name and not kind:  # LeetCodeDataset's input_output, which mixes notations
             fix = "name the field that holds `def check(candidate)`"
             raise ValueError(f"tests of {fn_name} without testtype are ambiguous; {fix}")
@@ -263,7 +267,8 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     # APPS and TACO wrap each result in a list; nothing tells a function that returns such ones.
     wrapped = all(isinstance(o, list) and len(o) == 1 for o in outputs)
     outputs = [o[0] for o in outputs] if wrapped else outputs
-    calls = _calls([i if isinstance(i, list) else [i] for i in inputs], outputs, fn_name)
+    arguments = [list(i) if isinstance(i, list | tuple) else [i] for i in inputs]
+    calls = _calls(arguments, outputs, fn_name)
     return calls | ({"wrapped": True} if wrapped else {})
 
 
@@ -278,7 +283,7 @@ def _of_kind(kind: str, fn_name: str, cases: Sequence[Any]) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     """A stdin text; APPS writes some as a list of lines."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "\n".join(map(str, value))
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 

@@ -65,6 +65,8 @@ CALL_FORMS = [
         (AS_LIST[0], ("stdin", None, STDIN[:1])),
         ({"inputs": [["1", "2"]], "outputs": [["3", "4"]]},
          ("stdin", None, (StdinCase(input="1\n2", output="3\n4"),))),
+        ([("1 2", "3")], ("stdin", None, (StdinCase(input="1 2", output="3"),))),
+        ("[(('1', '2'), '3')]", ("stdin", None, (StdinCase(input="1\n2", output="3"),))),
     ],
 )  # fmt: skip
 def test_tests_in_every_form_are_the_same_suite(value, expected):
@@ -75,6 +77,7 @@ def test_tests_in_every_form_are_the_same_suite(value, expected):
 def test_the_source_names_the_function_and_the_limits_where_its_tests_do_not():
     suite = parse_suite([{"args": [1, [2]], "output": 3}], fn_name="f")
     assert (suite.fn_name, suite.cases) == ("f", CALLS[:1])
+    assert parse_suite([((1, [2]), 3)], fn_name="f").cases == CALLS[:1]
     own = {"kind": "stdin", "cases": AS_LIST, "time_limit_s": 1.5}
     suite = parse_suite(own, time_limit_s=9, memory_mb=64)
     assert (suite.time_limit_s, suite.memory_mb) == (1.5, 64)
@@ -126,6 +129,9 @@ def test_what_the_asserts_need_from_around_them_comes_along():
         ({"inputs": ["1"], "outputs": []}, "1 inputs but 0 outputs"),
         ({"inputs": "12", "outputs": "34"}, "must be lists"),
         ({"weird": 1}, "no known form"),
+        ([("1", "2", "3")], "cannot be a list"),
+        ([{"input": "1", "output": "2", "type": kind} for kind in ("stdin", "functional")],
+         "some tests call a function and some do not"),
         ({"kind": "stdin", "cases": [{"input": "1"}]}, "cases"),
         ([{"args": [1], "output": 1}], "fn_name"),
         ([{"input": "1\nx", "output": "2", "testtype": "functional"}], "'x' is no JSON value"),
@@ -133,7 +139,7 @@ def test_what_the_asserts_need_from_around_them_comes_along():
         (base64.b64encode(zlib.compress(b"x" * 100)[:10]).decode(), "packed tests cannot be read"),
         ('{"inputs": [' + "7" * 5000 + '], "outputs": [1]}', "tests cannot be read: Exceeds"),
     ],
-)
+)  # fmt: skip
 def test_unusable_tests_are_refused_with_a_reason(value, reason):
     with pytest.raises(ValueError, match=reason):
         parse_suite(value)
