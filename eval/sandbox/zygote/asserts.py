@@ -10,7 +10,6 @@ and call methods, but no operator puts it beside anything.
 import builtins
 import collections
 import contextlib
-import decimal
 import functools
 import importlib
 import marshal
@@ -99,11 +98,13 @@ class _Served:
         self.captured = captured
         try:
             arguments = values.unpack(args, self.object_of, self.process.globals, functions=True)
-            result = self.object_of(target)
-            result = getattr(result, attribute) if attribute else result
-            if names is not None:
-                result = call_with(result, arguments, names)
-            reply = {"values": values.pack([result, *arguments], self.keep)}
+            used = self.object_of(target)
+            used = getattr(used, attribute) if attribute else used
+            result = used if names is None else call_with(used, arguments, names)
+            packed = values.pack([result, *arguments], self.keep)
+            if isinstance(used, type) and values.is_more_than_data(result):
+                packed[0] = {"object": self.keep(result)}
+            reply = {"values": packed}
             return {**reply, "printed": self.printed()} if captured else reply
         except Exception as error:
             traceback.print_exc(limit=-3)
@@ -180,7 +181,7 @@ class Remote:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        if attribute in _TOLD_OF_DATA and not self._is_named:
+        if attribute in values.TOLD_OF_DATA and not self._is_named:
             raise AssertionError(_NO_DATA)
         return self._ask_remote(attribute, [], None)
 
@@ -193,10 +194,6 @@ class Remote:
 
 
 _NO_DATA = "the program returned an object where the tests need plain data"
-_TOLD_OF_DATA = {"startswith", "endswith", "all", "any", "equals"} | {
-    name for kind in (str, set, float, decimal.Decimal) for name in dir(kind) if name[:2] == "is"
-}
-"""Questions of yes or no that plain data answers: an object in its place would always say yes."""
 
 
 def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> Ask:

@@ -95,6 +95,27 @@ FOR_TESTS = {  # undefined names that tests may use; those that do get the two c
     "is_same_tree": functools.partial(_same, TreeNode),
 }
 
+TOLD_OF_DATA = {"startswith", "endswith", "all", "any", "equals"} | {
+    name for kind in (str, set, float, decimal.Decimal) for name in dir(kind) if name[:2] == "is"
+}
+"""Questions of yes or no that plain data answers: another object in its place would say yes."""
+
+
+@functools.cache
+def _named_tuple(name: str, *fields: str) -> Callable[[list[Any]], tuple[Any, ...]]:
+    is_data = TOLD_OF_DATA.isdisjoint(fields)
+    return collections.namedtuple(name, fields)._make if is_data else tuple
+
+
+def is_more_than_data(value: Any) -> bool:
+    """Whether a list, a dict or the like has methods of its own: `class LRUCache(OrderedDict)`."""
+    own = (k for k in type(value).__mro__ if k.__module__ not in ("builtins", "collections"))
+    members = (member for kind in own for member in vars(kind).items())
+    return isinstance(value, list | dict | set | collections.deque) and any(
+        isinstance(member, types.FunctionType) and name[:1] != "_" for name, member in members
+    )
+
+
 _LISTS = list | range | Iterator | KeysView | ValuesView | ItemsView
 _FORMS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "complex": (complex, lambda v: [v.real, v.imag], lambda parts: complex(*parts)),
@@ -131,6 +152,8 @@ def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any
     if isinstance(value, _LISTS):
         sized = isinstance(value, list)
         return [again(v) for v in (value if sized else itertools.islice(value, LONGEST_ITERATOR))]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {"named": [[type(value).__name__, *value._fields], again(list(value))]}
     for name, (form, written, _) in _FORMS.items():
         if isinstance(value, form):
             return {name: again(written(value))}
@@ -161,6 +184,8 @@ def unpack(
         return getattr(builtins, content)
     if kind == "array" and functions:
         return importlib.import_module("numpy").array(again(content))
+    if kind == "named":
+        return _named_tuple(*content[0])(again(content[1]))
     if kind in _FORMS:
         return _FORMS[kind][2](again(content))
     return _build(kind, again(content), classes[_NODES[kind]])
