@@ -21,6 +21,8 @@ _SETUP = (ast.Assert, ast.Assign, ast.Import, ast.ImportFrom)  # HumanEval has `
 _ALIKE_FOR_ALL = ast.Tuple | ast.List | ast.Lambda | ast.GeneratorExp | ast.JoinedStr
 _CATCH_ALL = ("AssertionError", "Exception", "BaseException")
 _ENDS = re.compile("assert|fail|_?exit|quit|raises")
+_FILES = {"open", "tempfile", "shutil"}
+_OUTSIDE = re.compile("environ|(put|get)env|argv|mkdir|makedirs|exists|is_?(file|dir)|listdir")
 _EXPECT_ERRORS = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
 
 
@@ -48,6 +50,10 @@ def prepared(source: str, function: str | None) -> bytes:
         for test in (node.test for node in _all(module, ast.Assert)):
             if isinstance(test, _ALIKE_FOR_ALL) or isinstance(getattr(test, "value", 0), str):
                 raise TestsBroken(f"all programs fare alike: assert {ast.unparse(test)[:80]}")
+            if any(map(_is_of_copies, _all(test, ast.Compare))):
+                raise TestsBroken(f"no copy is what it was: assert {ast.unparse(test)[:80]}")
+        if apart := sorted((used - {function}) & _FILES | _outside(module)):
+            raise TestsBroken(f"they use {apart[0]}, which a program judged apart does not see")
         if names and not _can_fail(module):
             raise TestsBroken("no wrong value fails: no assert, raise or exit of the tests counts")
         caught = caught_names(module) & free - PROVIDED.keys() - vars(builtins).keys()
@@ -56,6 +62,26 @@ def prepared(source: str, function: str | None) -> bytes:
         raise TestsBroken(f"the tests are no Python: {error}") from error
     numpy = (free - names) & {*NUMPY}
     return marshal.dumps((code, *map(sorted, (names, caught, numpy))))
+
+
+def _is_of_copies(compare: ast.Compare) -> bool:
+    """Whether it asks if two objects are one: what a program has is a copy of what tests have."""
+    sides = (compare.left, *compare.comparators)
+    plain = any(isinstance(side, ast.Constant) or _names(side) & {"type"} for side in sides)
+    return not plain and any(isinstance(how, ast.Is | ast.IsNot) for how in compare.ops)
+
+
+def _outside(module: ast.Module) -> set[str]:
+    """What tests use of the process around them. A seed too, unless they draw something by it."""
+    attributes = _all(module, ast.Attribute)
+    random = {a.attr for a in attributes if _is_of(a, {"random"})}
+    process = {a.attr for a in attributes if _is_of(a, {"os", "sys", "Path"})}
+    return {a for a in process if _OUTSIDE.fullmatch(a)} | (random if random == {"seed"} else set())
+
+
+def _is_of(attribute: ast.Attribute, modules: set[str]) -> bool:
+    inner = {a.attr for a in _all(attribute.value, ast.Attribute)}
+    return bool((_names(attribute.value) | inner) & modules)
 
 
 def _can_fail(module: ast.Module) -> bool:

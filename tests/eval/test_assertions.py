@@ -183,6 +183,8 @@ HARNESSES = [  # the body of a test, a program and its verdict
     (RENAMED, "assert g(1) == 2", "def f(x): return x", "WA"),
     (RENAMED, "assert g(1) == 2", "def g(x): return x + 1", "RE"),
     (UNITTEST, "self.assertEqual(f(object()), 1)", "def f(x): return 1", "IE"),
+    (UNITTEST, "import random; random.seed(0); self.assertEqual(f(0), 1)", "f = int", "IE"),
+    (UNITTEST, "import os; os.makedirs('d'); self.assertEqual(f('d'), 1)", "f = len", "IE"),
     (UNITTEST, "self.assertEqual(f(0), 1)", "import os\ndef f(x): os._exit(0)", "RE"),
     (UNITTEST, "self.assertRaises(Exception, f, 0)", "import os\ndef f(x): os._exit(0)", "RE"),
     (UNITTEST, "self.assertRaises(Exception, f, 0)", "def f(x): return 1 / x", "AC"),
