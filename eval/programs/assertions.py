@@ -68,7 +68,7 @@ def _is_of_copies(compare: ast.Compare) -> bool:
     """Whether it asks if two objects are one: what a program has is a copy of what tests have."""
     sides = (compare.left, *compare.comparators)
     plain = any(isinstance(side, ast.Constant) or _names(side) & {"type"} for side in sides)
-    return not plain and any(isinstance(how, ast.Is | ast.IsNot) for how in compare.ops)
+    return not plain and any(isinstance(operator, ast.Is | ast.IsNot) for operator in compare.ops)
 
 
 def _outside(module: ast.Module) -> set[str]:

@@ -181,7 +181,7 @@ class Remote:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        if attribute in values.TOLD_OF_DATA and not self._is_named:
+        if attribute in values.DATA_PREDICATES and not self._is_named:
             raise AssertionError(_NO_DATA)
         return self._ask_remote(attribute, [], None)
 
@@ -235,8 +235,8 @@ def _asking(channel: values.Channel, expected: dict[str, type[Exception]]) -> As
                 sys.stdout.write(reply["printed"])
             error = _raised(reply, expected, object_of) if "error" in reply else None
             of_class = isinstance(target, str) and target[:1].isupper()
-            told = functools.partial(object_of, is_named=of_class)
-            result, *after = values.unpack(reply.get("values", [None]), told, values.FOR_PROGRAMS)
+            remote = functools.partial(object_of, is_named=of_class)
+            result, *after = values.unpack(reply.get("values", [None]), remote, values.FOR_PROGRAMS)
         except (EOFError, OSError) as gone:
             raise ProgramGone("the program ended before it answered the test") from gone
         except CannotCross:

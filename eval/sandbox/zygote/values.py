@@ -95,7 +95,7 @@ FOR_TESTS = {  # undefined names that tests may use; those that do get the two c
     "is_same_tree": functools.partial(_same, TreeNode),
 }
 
-TOLD_OF_DATA = {"startswith", "endswith", "all", "any", "equals"} | {
+DATA_PREDICATES = {"startswith", "endswith", "all", "any", "equals"} | {
     name for kind in (str, set, float, decimal.Decimal) for name in dir(kind) if name[:2] == "is"
 }
 """Questions of yes or no that plain data answers: another object in its place would say yes."""
@@ -103,7 +103,7 @@ TOLD_OF_DATA = {"startswith", "endswith", "all", "any", "equals"} | {
 
 @functools.cache
 def _named_tuple(name: str, *fields: str) -> Callable[[list[Any]], tuple[Any, ...]]:
-    is_data = TOLD_OF_DATA.isdisjoint(fields)
+    is_data = DATA_PREDICATES.isdisjoint(fields)
     return collections.namedtuple(name, fields)._make if is_data else tuple
 
 
@@ -152,8 +152,8 @@ def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any
     if isinstance(value, _LISTS):
         sized = isinstance(value, list)
         return [again(v) for v in (value if sized else itertools.islice(value, LONGEST_ITERATOR))]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return {"named": [[type(value).__name__, *value._fields], again(list(value))]}
+    if fields := getattr(value, "_fields", ()) if isinstance(value, tuple) else ():
+        return {"named": [[type(value).__name__, *fields], again(list(value))]}
     for name, (form, written, _) in _FORMS.items():
         if isinstance(value, form):
             return {name: again(written(value))}
