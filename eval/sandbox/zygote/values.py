@@ -107,6 +107,10 @@ def _named_tuple(name: str, *fields: str) -> Callable[[list[Any]], tuple[Any, ..
     return collections.namedtuple(name, fields)._make if is_data else tuple
 
 
+def _fields_of(value: Any) -> tuple[str, ...]:
+    return getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
+
+
 def is_more_than_data(value: Any) -> bool:
     """Whether a list, a dict or the like has methods of its own: `class LRUCache(OrderedDict)`."""
     own = (k for k in type(value).__mro__ if k.__module__ not in ("builtins", "collections"))
@@ -152,7 +156,7 @@ def pack(value: Any, keep: Callable[[Any], Any], functions: bool = False) -> Any
     if isinstance(value, _LISTS):
         sized = isinstance(value, list)
         return [again(v) for v in (value if sized else itertools.islice(value, LONGEST_ITERATOR))]
-    if fields := getattr(value, "_fields", ()) if isinstance(value, tuple) else ():
+    if fields := _fields_of(value):
         return {"named": [[type(value).__name__, *fields], again(list(value))]}
     for name, (form, written, _) in _FORMS.items():
         if isinstance(value, form):
