@@ -1,9 +1,11 @@
 r"""Rules for answers of several parts: lists, sets, tuples, intervals by brackets, matrices."""
 
+import re
 import string
 
 from .notation.forms import Form, equation_sides, form_of, is_name
 from .notation.formulas import Unreadable
+from .notation.words import HAN, TEXT
 from .rules import Context, Rule
 
 _MOST_PIECES = 60
@@ -101,6 +103,20 @@ def _sequence(gold: Form, answer: Form, context: Context) -> bool | None:
     return same_in_order(theirs, ours, context)
 
 
+def _words_of(piece: str) -> str:
+    said = " ".join(re.findall(TEXT, piece)) or re.sub(r"\\[a-zA-Z]+", "", piece)
+    return " ".join(re.findall(rf"[a-z{HAN}]{{2,}}", said.casefold()))
+
+
+def _counts(gold: Form, answer: Form, context: Context) -> bool | None:
+    """12 dimes, 8 nickels: each value goes with its words, where both sides have the same."""
+    sides = [{_words_of(piece): piece for piece in form.pieces} for form in (gold, answer)]
+    every_word = 1 < len(sides[0]) == len(gold.pieces) == len(answer.pieces) and "" not in sides[0]
+    if not (every_word and _kinds(gold, answer) <= _LISTS and sides[0].keys() == sides[1].keys()):
+        return None
+    return all(context.same(piece, sides[1][words]) for words, piece in sides[0].items())
+
+
 def _set(gold: Form, answer: Form, context: Context) -> bool | None:
     theirs, ours = _names_and_values(gold), _names_and_values(answer)
     kinds = _kinds(gold, answer)
@@ -138,6 +154,7 @@ RULES = (
     Rule("Values of x are none of y", _other_names),
     # The prompt's words on order come before the default, which has none.
     Rule("A list that the prompt wants in order", _sequence),
+    Rule("Counts and their words", _counts),
     Rule("A list or set, in any order", _set),
     # What is left has an order: tuples, intervals by brackets, x = 1, y = 2.
     Rule("Round and square brackets", _other_brackets),

@@ -50,6 +50,7 @@ _UNITS = re.compile(  # \text{ m/s}^2, \frac{\text{m}}{\text{s}}, \mathrm{m s^{-
     rf"(?<=[\w)}}])\s*(\\frac\s*\{{\s*{_ONE_UNIT}\s*\}}\s*\{{\s*{_ONE_UNIT}\s*\}}"
     rf"|{_ONE_UNIT}(?:\s*(?:/|\\cdot(?![a-z]))?\s*{_ONE_UNIT})*+)$"
 )
+_COUNTED_PIECE = re.compile(rf"[\d)}}]\s*(?:{TEXT}\s*|[a-z]{{2}}[a-z ]*+)$")
 _TRAILING_UNIT = re.compile(
     rf"^(.*(?:[\d)}}]|\\pi))\s*([a-zA-Z]+\.?(?:[\s/][a-zA-Z]+\.?){{0,3}}){_POWER}"
 )
@@ -136,6 +137,8 @@ def _without_unit(text: str, unit: str) -> tuple[str, str]:
         return rf"\frac{{{several[0].numerator}}}{{{several[0].denominator}}}", several[1]
     if len(moduli := {*_MODULUS.findall(text)}) == 1 and not _MODULUS.split(text)[-1]:
         return _MODULUS.sub("", text).replace(r"\equiv", "="), f"mod {moduli.pop()}"
+    if any(map(_COUNTED_PIECE.search, form_of(text).pieces[:-1])):
+        return text, unit  # 12 dimes, 8 nickels: each value has its own
     if match := _UNITS.search(text):
         behind = re.sub(r"\}\s*\{", "/", match[1].replace(r"\cdot", " "))
         behind = re.sub(r"\\frac|[{}^]", "", re.sub(TEXT, r"\1", behind)).strip().strip(".")

@@ -6,6 +6,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Set as AbstractSet
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 HAN = "\u4e00-\u9fff"
@@ -131,7 +132,10 @@ for (_prefix, _word), _size in zip(
         _NAMES[_word + _name] = _NAMES[f"{_word}{_name}s"] = _prefix + _NAMES[_name]
 _POWER = re.compile(r"\b(?:(square|sq\.?)|cubic|cu\.?)\s+(\w+)")
 _FACTOR = re.compile(rf"([a-z{HAN}]++)\s*\^?\s*\{{?(-?\d)?\}}?\s*")
-_QUANTITY = r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*(?:,|and\b)?\s*"
+_QUANTITY = (
+    r"(\d++(?:\.\d++)?)\s*(?:\\text\s*\{([^{}\d]*)\}|([a-z]+)\b)\s*"
+    r"(?:,|and\b|\\text\s*\{[\s,]*and\s*\})?\s*"
+)
 
 
 def unit_named(words: str, symbols: bool = True) -> str:
@@ -158,7 +162,7 @@ def unit_named(words: str, symbols: bool = True) -> str:
 
 
 def quantity(text: str) -> tuple[Fraction, str] | None:
-    r"""1 hour 30 minutes as 3/2 h, two or more quantities of one kind; None for all else."""
+    r"""1 hour 30 minutes as 3/2 h: quantities of one kind, the larger unit first; else None."""
     if not re.fullmatch(f"(?:{_QUANTITY}){{2,}}", text):
         return None
     parts = re.findall(_QUANTITY, text)
@@ -166,7 +170,9 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
     units = ["in" if word == "in" else unit_named(word.lower()) for word in words]
     ratios = [unit_ratio(unit, units[0]) for unit in units]
     values = [Fraction(value) * r for (value, _, _), r in zip(parts, ratios, strict=True) if r]
-    return (sum(values, Fraction(0)), units[0]) if len(values) == len(units) else None
+    known = [ratio for ratio in ratios if ratio]
+    falling = len(known) == len(ratios) and all(a > b for a, b in pairwise(known))
+    return (sum(values, Fraction(0)), units[0]) if falling else None  # 3 cm, 4 cm are two
 
 
 def unit_ratio(unit: str, target: str) -> Fraction | None:
