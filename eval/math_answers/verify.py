@@ -104,7 +104,7 @@ _TUPLE = re.compile(
     r"\bordered (?:pair|triple|quadruple|tuple|\$?n\$?-tuple)\b(?!s)|\bcoordinates?\b|有序|坐标",
     re.IGNORECASE,
 )
-_FORMULA = re.compile(r"\$[^$]*\$|\\\(.*?\\\)")
+_FORMULA = re.compile(r"\$\$[^$]*\$\$|\$[^$]*\$|\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _LETTER = re.compile(r"(?<![A-Za-z\\\d/}])(?<!\d )([A-Za-z])(?![A-Za-z])")
 
 
@@ -124,10 +124,11 @@ def letters_of(prompt: str) -> str:
 
 
 def with_factors(text: str, letters: str) -> str:
-    r"""`3\cdot s` for `3s`, where s is a letter of the problem: else it would be seconds."""
+    r"""`3\cdot m g` for `3mg`, where m and g are letters of the problem, and no milligrams."""
     if not letters:
         return text
-    trailing = rf"(?<=[\d)}}])\s*([{letters}])(\s*\^\s*\{{?\s*\d\s*\}}?)?\s*$"
+    power = r"(\s*\^\s*\{?\s*\d\s*\}?)?\s*$"
+    trailing = rf"(?<=[\d)}}])\s*([{letters}](?:\s*[{letters}])*+){power}"
     return re.sub(trailing, lambda m: rf"\cdot {m[1]}{m[2] or ''}", text)
 
 

@@ -240,6 +240,13 @@ def test_siblings_share_their_tests_and_over_the_steps_every_test_is_drawn():
     [
         ("Find the perimeter in terms of $s$.", "3s", "3", "WA"),
         ("Find the perimeter in terms of $s$.", "3", "3s", "WA"),
+        (r"\[P = 5h\] Find it in terms of \[h\].", "4h", "4", "WA"),
+        ("Find the perimeter for $$s$$.", "4s", "4", "WA"),
+        ("A 5$ ticket and $x$$y$: how many seconds?", "4", "4s", "AC"),
+        ("Find the force by $m$ and $g$.", "3mg", "3", "WA"),
+        ("Find the force by $m$ and $g$.", "3mg", "3gm", "AC"),
+        ("Find the force by $m$ and $g$.", r"\frac{mg}{2}", r"\frac12 mg", "AC"),
+        ("Find the dose for $x$.", r"3\text{ mg}", "3", "AC"),
         ("Find the height for side $s$.", r"\frac{s\sqrt{3}}{2}", r"\frac{\sqrt{3}}{2}s", "AC"),
         ("It falls from $5 m$. For how many seconds?", "3", "3s", "AC"),
         ("A body of mass $m$ went how far?", "12", r"12\text{ m}", "AC"),
