@@ -90,6 +90,13 @@ def _other_names(gold: Form, answer: Form, _: Context) -> bool | None:
     return False if lists and theirs and ours and theirs != ours else None
 
 
+def _values_of_one_name(gold: Form, answer: Form, _: Context) -> bool | None:
+    """x = 1 or x = 2 are no point (1,2)."""
+    lists = (_names_and_values(form) for form in (gold, answer) if form.kind == "list")
+    names = [name for side in lists for name, _ in side if "tuple" in _kinds(gold, answer)]
+    return False if len({*names}) == 1 < len(names) and names[0] else None
+
+
 def _sequence(gold: Form, answer: Form, context: Context) -> bool | None:
     """Where the prompt asks for an order, plain values are compared in theirs."""
     sides = [_names_and_values(form) for form in (gold, answer)]
@@ -117,12 +124,25 @@ def _counts(gold: Form, answer: Form, context: Context) -> bool | None:
     return all(context.same(piece, sides[1][words]) for words, piece in sides[0].items())
 
 
+def _cases(form: Form) -> list[str]:
+    """`x=1, y=2` and `x=2, y=1` of all four; each piece, where no case has every name once."""
+    names = [name for name, _ in _names_and_values(form)]
+    size = len(set(names))
+    cases = [", ".join(form.pieces[i : i + size]) for i in range(0, len(names), size)]
+    complete = all({*names[i : i + size]} == {*names} for i in range(0, len(names), size))
+    return cases if complete and "" not in names else list(form.pieces)
+
+
 def _set(gold: Form, answer: Form, context: Context) -> bool | None:
-    theirs, ours = _names_and_values(gold), _names_and_values(answer)
+    sides = theirs, ours = _names_and_values(gold), _names_and_values(answer)
     kinds = _kinds(gold, answer)
     both_assign = kinds == {"list"} and is_assignment(theirs) and is_assignment(ours)
     if not kinds <= _LISTS or both_assign:
         return None
+    several = [len({name for name, _ in side} - {""}) > 1 for side in sides]
+    points = [all(form_of(value).kind == "tuple" for _, value in side) for side in sides]
+    if all(several) or (any(several) and points[0] != points[1]):
+        return same_elements(_cases(gold), _cases(answer), context)
     return same_elements([value for _, value in theirs], [value for _, value in ours], context)
 
 
@@ -152,6 +172,7 @@ RULES = (
     Rule("Sets of sets", _set_of_sets),
     Rule("An interval is not its two ends", _ends_of_an_interval),
     Rule("Values of x are none of y", _other_names),
+    Rule("Values of one name are no point", _values_of_one_name),
     # The prompt's words on order come before the default, which has none.
     Rule("A list that the prompt wants in order", _sequence),
     Rule("Counts and their words", _counts),
