@@ -29,6 +29,10 @@ _LINK = re.compile(
     r"<|>|\\(?:le|ge|ne|in|cup|cap|lor|land)(?![a-z])|=(?=\s*(?:[-\d]|\\(?:frac|sqrt)))"
     rf"|{TEXT}|\b(?:or|and|if)\b|[,;|]"
 )
+_FIELD = re.compile(r"\\mathbb\s*\{?\s*([A-Z]+)\s*\}?")
+_RELATES = re.compile(
+    r"[<>=,;]|\\\{|\\(?:in|ne|le|ge|c[au]p|setminus|backslash|ldots|text)(?![a-z])"
+)
 _ONE_VALUE = re.compile(r"[a-zA-Z]\s*=\s*([^=a-zA-Z,;]+|\\(?:frac|sqrt)[^=a-zA-Z,;]+)")
 
 
@@ -101,7 +105,23 @@ def _set_of_reals(gold: str, answer: str, _: Context) -> bool | None:
         return None
 
 
+def _factors(text: str) -> list[str]:
+    r"""The factors of a product of structures, `\mathbb{Z}/6\mathbb{Z}` as `\mathbb{Z}_6`."""
+    text = re.sub(r"\s|([_^])\{(\w+)\}", r"\1\2", _FIELD.sub(r"<\1>", text))
+    return sorted(re.split(r"\\times|\\oplus", re.sub(r"<Z>/\(?(\w+)\)?<Z>", r"<Z>_\1", text)))
+
+
+def _structure(gold: str, answer: str, _: Context) -> bool | None:
+    r"""\mathbb{Z}_6, \mathbb{F}_{p^2}, \mathbb{Q}(\sqrt2) are what their letters say."""
+    fields = [_FIELD.search(side) for side in (gold, answer)]
+    if not any(fields) or any(map(_RELATES.search, (gold, answer))):
+        return None
+    theirs, ours = _factors(gold), _factors(answer)
+    return theirs == ours if all(fields) or ["<R>"] not in (theirs, ours) else None
+
+
 RULES = (
+    Rule("Structures, by their letters", _structure),
     Rule("More than 20 intervals", _too_many),
     # Before the sets of reals, which know one variable only.
     Rule("Orders, also backwards", _chain),
