@@ -86,6 +86,8 @@ def _ends_of_an_interval(gold: Form, answer: Form, _: Context) -> bool | None:
 
 def _other_names(gold: Form, answer: Form, _: Context) -> bool | None:
     theirs, ours = ({name for name, _ in _names_and_values(f) if name} for f in (gold, answer))
+    if 1 in (len(theirs), len(ours)):  # x_1 = 1 and x_2 = 2 are two values of x
+        theirs, ours = ({re.sub(r"_\s*\{?\d+\}?$", "", n) for n in s} for s in (theirs, ours))
     lists = _kinds(gold, answer) <= _LISTS
     return False if lists and theirs and ours and theirs != ours else None
 

@@ -29,7 +29,9 @@ _KINDS: dict[tuple[str, str], Shape] = {
     ("(", ")"): "tuple", (r"\langle", r"\rangle"): "tuple", (r"\{", r"\}"): "set",
     ("[", "]"): "brackets", ("[", ")"): "half_open", ("(", "]"): "half_open",
 }  # fmt: skip
-_NAME = re.compile(r"(?:\\[A-Za-z]++|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?")
+_NAME = re.compile(  # x, x_1, f(x)
+    r"(?:\\[A-Za-z]++|(?<=[A-Za-z}])_\s*\{?\d+\}?|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?"
+)
 _LETTER = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+|(?<!_)(?<!_\{)[A-Za-z](?!\s*[_'])")
 _NAMED_TUPLE = re.compile(r"^\s*\(([A-Za-z_0-9, ]+)\)\s*=\s*\((.*)\)\s*$", re.DOTALL)
 SAID_BETWEEN = re.compile(  # words between two values
