@@ -44,8 +44,10 @@ def _lettered(text: str) -> tuple[str, str] | None:
 
 
 def choice_or_value(gold: str, answer: str) -> Pair | None:
-    """Of a gold that is a choice with its value, the part that the answer says."""
+    """Of a choice with its value, the part that the other side says."""
     theirs, ours = _lettered(gold), _lettered(answer)
+    if not theirs and ours and ours[1]:
+        return gold, ours[1]
     if not theirs or not theirs[1]:
         return None
     if not ours:

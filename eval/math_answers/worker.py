@@ -20,7 +20,7 @@ import sympy
 from ..records import Judgement
 from . import regions, scalars, shapes, verify
 from .notation import forms
-from .notation.forms import form_of
+from .notation.forms import Form, form_of
 from .notation.formulas import TooCostly, Unreadable, parse
 from .notation.spelling import Spelled
 from .notation.words import contradicts
@@ -185,13 +185,22 @@ def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
         decision = first_decision(regions.RULES, gold, answer, context)
         return _by_math_verify(gold, answer) if decision is None else decision
     expected, actual = form_of(gold), form_of(answer)
-    if expected.kind != actual.kind:  # P = (1,2) is (1,2)
-        expected, actual = (
-            form_of(value_of(f.pieces[0])) if f.kind == "scalar" else f for f in (expected, actual)
-        )
+    if expected.kind != actual.kind:
+        expected, actual = _beside(expected, actual), _beside(actual, expected)
     if expected.kind == actual.kind == "scalar":
         return scalars.same_scalar(expected.pieces[0], actual.pieces[0], context)
     return bool(first_decision(shapes.RULES, expected, actual, context))
+
+
+def _beside(form: Form, other: Form) -> Form:
+    r"""What P = (1,2) stands for, and beside a point also x = y = 1 and \{(1,2)\}."""
+    if len(form.pieces) != 1 or form.kind not in ("scalar", "set"):
+        return form
+    piece, is_point = form.pieces[0], other.kind == "tuple"
+    if form.kind == "set":
+        return form_of(piece) if is_point and form_of(piece).kind == "tuple" else form
+    several = forms.each_named(piece) if is_point else piece
+    return form_of(value_of(piece) if several == piece else several)
 
 
 def _without_parameter(text: str) -> tuple[str, str, str]:

@@ -32,6 +32,7 @@ _KINDS: dict[tuple[str, str], Shape] = {
 _NAME = re.compile(  # x, x_1, f(x)
     r"(?:\\[A-Za-z]++|(?<=[A-Za-z}])_\s*\{?\d+\}?|[A-Za-z_{}'^\s|])++(?:\([A-Za-z, _0-9\\]*\))?"
 )
+_CHAIN_OF_NAMES = re.compile(r"\s*((?:[a-z](?:_\s*\{?\d+\}?)?\s*=\s*){2,})([^=,;]+)")
 _LETTER = re.compile(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+|(?<!_)(?<!_\{)[A-Za-z](?!\s*[_'])")
 _NAMED_TUPLE = re.compile(r"^\s*\(([A-Za-z_0-9, ]+)\)\s*=\s*\((.*)\)\s*$", re.DOTALL)
 SAID_BETWEEN = re.compile(  # words between two values
@@ -132,6 +133,13 @@ def equation_sides(text: str) -> list[str]:
     exact = re.split(r"\\approx|\\simeq|≈", text)
     text = exact[0] if exact[0].strip() else exact[-1]
     return [side for side in split_top(text, ("=",)) if side]
+
+
+def each_named(text: str) -> str:
+    """`x = 1, y = 1` of `x = y = 1`."""
+    match = _CHAIN_OF_NAMES.fullmatch(text)
+    names = match[1].split("=")[:-1] if match else []
+    return ", ".join(f"{name.strip()}={match[2]}" for name in names) if match else text
 
 
 def is_name(text: str) -> bool:

@@ -103,7 +103,8 @@ def spell(text: str) -> Spelled:
     name, equals, value = text.rpartition("=")
     if not is_name(name.strip()):
         name, equals, value = "", "", text
-    value, percents = re.subn(r"\\?%$", "", value)
+    several = value.count("%") > 1  # 20%, 30%
+    value, percents = (value, 0) if several else re.subn(r"\\?%$", "", value)
     value = value.strip()
     mark = "%" if percents else "°" if _DEGREES.fullmatch(value) and r"\pi" not in value else ""
     value = value.removesuffix(r"^\circ").strip() if mark == "°" else value
