@@ -33,6 +33,10 @@ _FIELD = re.compile(r"\\mathbb\s*\{?\s*([A-Z]+)\s*\}?")
 _RELATES = re.compile(
     r"[<>=,;]|\\\{|\\(?:in|ne|le|ge|c[au]p|setminus|backslash|ldots|text)(?![a-z])"
 )
+_MEASURED = re.compile(  # P(X > 2) =, |A \cap B| =
+    r"\s*(?:(?:\\Pr|\\mathbb\s*\{?P\}?|P)\s*[(\[][^=]*[)\]]|\|?\s*[A-Z](?:\s*\\c[au]p\s*[A-Z])+\s*\|?)\s*="
+)
+_ALL_BUT = re.compile(r"[a-zA-Z]\s*\\ne\s*([^=]*,[^=]*)")
 _ONE_VALUE = re.compile(r"[a-zA-Z]\s*=\s*([^=a-zA-Z,;]+|\\(?:frac|sqrt)[^=a-zA-Z,;]+)")
 
 
@@ -136,7 +140,9 @@ def _combined(text: str) -> sympy.Set | None:
     cuts, joins = (forms.split_top(text, (separator,)) for separator in (r"\cap", r"\cup"))
     together = sympy.Intersection if restricted else sympy.Union
     ways = [(joins, sympy.Union), (cuts, sympy.Intersection), (_OR.split(text), sympy.Union)]
-    for pieces, combine in [*ways, (cases, together), (_AND.split(text), sympy.Intersection)]:
+    both = _AND.split(text)  # of two intervals a list, of conditions what holds for both
+    listed = sympy.Union if all(map(forms.enclosing, both)) else sympy.Intersection
+    for pieces, combine in [*ways, (cases, together), (both, listed)]:
         if len(pieces) > 1:
             return combine(*map(region, pieces))
     return None
@@ -156,9 +162,17 @@ def _bracketed(text: str) -> sympy.Set | None:
     return None
 
 
+def without_measured(text: str, other: str) -> str:
+    r"""0.3 of `P(X > 2) = 0.3`, beside a value without name."""
+    match = _MEASURED.match(text)
+    return text[match.end() :].strip() if match and len(forms.equation_sides(other)) < 2 else text
+
+
 def region(text: str) -> sympy.Set:
     """The set of reals that the text describes. Raises Unreadable."""
     text = re.sub(r"^\s*[a-zA-Z]\s*\\in\s*", "", text.strip())
+    if (excluded := _ALL_BUT.fullmatch(text)) and not _COMPARISON.search(excluded[1]):
+        return sympy.Reals - region(rf"\{{{excluded[1]}\}}")
     text = re.sub(r"(?<=[)\]}])\s*(?:-|\\backslash)\s*(?=\\\{)", r"\\setminus ", text)
     # From what holds the weakest together to a single comparison.
     if (combined := _combined(text)) is not None:

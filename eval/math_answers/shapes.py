@@ -145,7 +145,11 @@ def _set(gold: Form, answer: Form, context: Context) -> bool | None:
     points = [all(form_of(value).kind == "tuple" for _, value in side) for side in sides]
     if all(several) or (any(several) and points[0] != points[1]):
         return same_elements(_cases(gold), _cases(answer), context)
-    return same_elements([value for _, value in theirs], [value for _, value in ours], context)
+    if same_elements([value for _, value in theirs], [value for _, value in ours], context):
+        return True
+    pieces = [*gold.pieces, *answer.pieces]  # y = x, y = -x are x - y = 0, x + y = 0
+    equations = all(len(equation_sides(piece)) > 1 for piece in pieces)
+    return equations and same_elements([*gold.pieces], [*answer.pieces], context)
 
 
 def _other_brackets(gold: Form, answer: Form, _: Context) -> bool | None:

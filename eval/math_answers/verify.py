@@ -59,6 +59,8 @@ _OTHER_CHOICE = re.compile(  # what stands behind a letter names another one, to
     rf"|^{_MARKED}(?:\s*{_MARKED})*\s*[A-J]?\W*$"  # B. C. D.
 )
 _SEVERAL = re.compile(r"(?:(?:\([A-J]\)|[A-J])(?:[\s,;]|\band\b)*){2,}")
+_STATEMENT = re.compile("[\u2460-\u2473]")  # 1 to 20 in circles
+_STATEMENTS = re.compile(rf"(?:{_STATEMENT.pattern}(?:[\s,;]|\\text\s*\{{\s*and\s*\}}|\band\b)*)+")
 _OF_CHOICES = re.compile(r"(?i:\W*(?:none|all|both|neither|any|each|only|not)\b)")
 _BRACKETED = re.compile(r"\((?!\s*[A-J]\s*\))[^()]*\)")  # an interval (A, B)
 _DENIED = re.compile(r"\\not\s*(?=\\equiv)|\\nequiv|≢")
@@ -223,6 +225,11 @@ def _quick_choice(pair: Quick) -> Judgement | None:
         behind = match[2] or ""
         hedges = not _OF_CHOICES.match(behind) and _OTHER_CHOICE.search(_BRACKETED.sub("", behind))
         return _decided(match[1] == choice[1] and not hedges, "choice")
+    statements = [
+        _STATEMENT.findall(side) for side in (theirs, ours) if _STATEMENTS.fullmatch(side)
+    ]
+    if len(statements) == 2 and not pair.ordering:
+        return _decided({*statements[0]} == {*statements[1]}, "choices")
     if not pair.ordering and (several := _choices(theirs)) and several == _choices(ours):
         return Judgement("AC", "choices")
     return None

@@ -177,6 +177,7 @@ def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
         return False
     if name and name != parameter:
         answer = forms.renamed(answer, name, gold, parameter)
+    gold, answer = regions.without_measured(gold, answer), regions.without_measured(answer, gold)
     context = Context(_same, ordering)
     if (decision := first_decision(scalars.ORDERED_TEXTS, gold, answer, context)) is not None:
         return decision
@@ -200,7 +201,8 @@ def _beside(form: Form, other: Form) -> Form:
     if form.kind == "set":
         return form_of(piece) if is_point and form_of(piece).kind == "tuple" else form
     several = forms.each_named(piece) if is_point else piece
-    return form_of(value_of(piece) if several == piece else several)
+    value = form_of(value_of(piece) if several == piece else several)
+    return form if value.kind == "scalar" else value  # x = 1 keeps its name beside x = 1, y = 1
 
 
 def _without_parameter(text: str) -> tuple[str, str, str]:
