@@ -6,7 +6,14 @@ from contextlib import suppress
 from . import verify
 from .notation import forms
 from .notation.forms import equation_sides, form_of, is_name, split_top
-from .notation.formulas import TooCostly, Unreadable, parse, same_equation, same_value
+from .notation.formulas import (
+    TooCostly,
+    Unreadable,
+    parse,
+    same_antiderivative,
+    same_equation,
+    same_value,
+)
 from .notation.words import TEXT
 from .rules import Context, Rule
 
@@ -88,7 +95,9 @@ def _value(gold: str, answer: str, _: Context) -> bool | None:
     if len(theirs) > 1:
         return None
     digits = verify.rounding_error(theirs[0])
-    return _consistent(ours) and same_value(theirs[0], ours[-1], digits)
+    return _consistent(ours) and (
+        same_value(theirs[0], ours[-1], digits) or same_antiderivative(theirs[0], ours[-1])
+    )
 
 
 def _named_value(gold: str, answer: str, context: Context) -> bool | None:

@@ -37,6 +37,7 @@ _POWERS = (Pow, factorial, sympy.exp)
 _ENDLESS = (sympy.nan, sympy.zoo, sympy.oo, -sympy.oo)
 _SIGNS_AT_A_POINT = (1, 1), (1, 1), (1, 1), (-1, 1)
 _ENOUGH_POINTS = 20
+_ANTIDERIVATIVE, _VARIABLES = re.compile(r"(.+)\+\s*C"), (*"rstuvwxyz", "theta")
 _MOST_OPERATIONS = 60  # of an equation whose denominators are cleared
 
 warnings.filterwarnings("ignore")
@@ -164,6 +165,27 @@ def same_value(gold: str, answer: str, error: Fraction | None = None) -> bool:
     if error is not None and not actual.free_symbols and not actual.is_rational:
         value = actual.evalf(30)
         return bool(value.is_real and abs(value - expected) <= Rational(error))
+    return _same_formula(expected, actual)
+
+
+def same_antiderivative(gold: str, answer: str) -> bool:
+    """Whether f(x) + C and g(x) + C differ by a constant, of which C is as good as any other."""
+    matches = [_ANTIDERIVATIVE.fullmatch(side.strip()) for side in (gold, answer)]
+    try:
+        f, g = (parse(match[1]) for match in matches if match)
+    except (ValueError, Unreadable):
+        return False
+    if len(f.free_symbols) != 1 or f.free_symbols != g.free_symbols:
+        return False
+    domain = Domain(f, g)
+    point = next(filter(domain.compared, domain.points()), None)
+    if point is None or str(*f.free_symbols) not in _VARIABLES:
+        return False
+    difference = Add(f.xreplace(point), Mul(-1, g.xreplace(point), evaluate=False), evaluate=False)
+    return _same_formula(f, Add(g, difference, evaluate=False))
+
+
+def _same_formula(expected: Expr, actual: Expr) -> bool:
     if expected.has(*_ENDLESS) or actual.has(*_ENDLESS):
         return bool(expected.doit() == actual.doit())
     if expected == actual:
