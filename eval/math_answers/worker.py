@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from types import FrameType
+from typing import Any
 
 import math_verify
 import sympy
@@ -31,8 +32,8 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its al
 
 _MOST_RESIDUES = 10_000
 _PARAMETER = re.compile(  # k \in \mathbb{Z}, `where k is an integer`, `for any integer k`
-    r"[\s,;(]*(?:\b(?:where|for|all|any|every|each|some)\s+)*(?:(?<![A-Za-z\\])([A-Za-z])"
-    r"(?:\s*\\in\s*\\mathbb\s*\{?([ZNQR])\}?|\s+(?:(?:is|an?|any|arbitrary|real|the)\s+)*"
+    r"[\s,;(]*(?:\b(?:where|for|all|any|every|each|some)\s+)*(?:(?<![A-Za-z\\_])([A-Za-z])"
+    r"(?:\s*\\in\s*(?:\\mathbb\s*)?\{?([ZNQR])\}?(\s*[\^_]\s*\{?[*+]\}?)?(?![A-Za-z^_])|\s+(?:(?:is|an?|any|arbitrary|real|the)\s+)*"
     r"(?:integer|(constant)(?: of integration)?))"
     r"|\bintegers?\s+([A-Za-z])|(?:\\forall|\bfor\s+(?:all|any|every|each)\b)\s*([A-Za-z]))[\s).]*$"
 )
@@ -142,12 +143,20 @@ def _same_bodies(gold: Spelled, answer: Spelled, ordering: Ordering) -> bool:
 
 
 def _same_classes(gold: Spelled, answer: Spelled) -> bool:
-    r"""Whether `x = 1, 3` modulo 4 are the numbers `4k+1 \text{ or } 4k-1`."""
+    r"""Whether `x = 1, 3` modulo 4 are the numbers `4k+1 \text{ or } 4k-1`, and so for k\pi."""
     with suppress(Unreadable, sympy.PolynomialError):
         names = [{name for name, _ in map(named, form_of(s.body).pieces)} for s in (gold, answer)]
         if all(names) and "" not in names[0] | names[1] and names[0] != names[1]:
             return False
-        sides = _classes(gold), _classes(answer)
+        lines = _lines(gold), _lines(answer)
+        one = lines[0][0][1]
+        parts = [[(start / one, step / one) for start, step in side] for side in lines]
+        values = [value for side in parts for line in side for value in line]
+        if not all(value.is_Rational for value in values):
+            return False
+        scale = math.lcm(*(int(value.q) for value in values))
+        sides = [[(int(r * scale), abs(int(m * scale))) for r, m in side] for side in parts]
+        sides = [[(r % m, m) for r, m in side] for side in sides]
         if (period := math.lcm(*(m for side in sides for _, m in side))) > _MOST_RESIDUES:
             return set(sides[0]) == set(sides[1])
         held = ([any(n % m == r for r, m in side) for side in sides] for n in range(period))
@@ -155,19 +164,19 @@ def _same_classes(gold: Spelled, answer: Spelled) -> bool:
     return False
 
 
-def _classes(side: Spelled) -> list[tuple[int, int]]:
-    """(residue, modulus) of each class of whole numbers. Raises Unreadable or PolynomialError."""
+def _lines(side: Spelled) -> list[tuple[Any, Any]]:
+    """(start, step) of each class of numbers. Raises Unreadable or PolynomialError."""
     body, _, numbers = _without_parameter(side.body)
-    form, classes = form_of(body), list[tuple[int, int]]()
+    form, lines = form_of(body), list[tuple[Any, Any]]()
     one_name = len({name for name, _ in map(named, form.pieces)} - {""}) < 2
     for formula in (parse(value_of(piece)) for piece in form.pieces):
         line = sympy.Poly(formula, *formula.free_symbols or [sympy.Dummy()]).all_coeffs()
         *_, step, start = (sympy.Integer(side.unit[4:] or 0), *line)
-        is_whole = len(line) < 3 and step and step.is_Integer and start.is_Integer
-        if not (is_whole and one_name and form.kind in ("scalar", "list") and numbers in ("", "Z")):
+        is_line = len(line) < 3 and step != 0
+        if not (is_line and one_name and form.kind in ("scalar", "list") and numbers in ("", "Z")):
             raise Unreadable(f"no classes: {body[:80]}")
-        classes.append((int(start % abs(step)), abs(int(step))))
-    return classes
+        lines.append((start, step))
+    return lines
 
 
 def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
@@ -211,7 +220,8 @@ def _without_parameter(text: str) -> tuple[str, str, str]:
     match = _PARAMETER.search(plain)
     if not match or not match.start():
         return text, "", ""
-    name, numbers, real, integer, any_value = match.groups("")
+    name, numbers, positive, real, integer, any_value = match.groups("")
+    numbers = "positive" if positive else numbers
     name, formula = name or integer or any_value, plain[: match.start()]
     if name not in formula:  # x = 2, y \in \mathbb{R} is more than x = 2
         return text, "", ""
