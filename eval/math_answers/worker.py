@@ -203,13 +203,13 @@ def _same(gold: str, answer: str, ordering: Ordering = "") -> bool:
 
 
 def _beside(form: Form, other: Form) -> Form:
-    r"""What P = (1,2) stands for, and beside a point also x = y = 1 and \{(1,2)\}."""
+    r"""What P = (1,2) stands for, and beside several values x = y = 1 and \{(1,2)\}."""
     if len(form.pieces) != 1 or form.kind not in ("scalar", "set"):
         return form
-    piece, is_point = form.pieces[0], other.kind == "tuple"
+    piece = form.pieces[0]
     if form.kind == "set":
-        return form_of(piece) if is_point and form_of(piece).kind == "tuple" else form
-    several = forms.each_named(piece) if is_point else piece
+        return form_of(piece) if other.kind == form_of(piece).kind == "tuple" else form
+    several = forms.each_named(piece) if other.kind in ("tuple", "list") else piece
     value = form_of(value_of(piece) if several == piece else several)
     return form if value.kind == "scalar" else value  # x = 1 keeps its name beside x = 1, y = 1
 
