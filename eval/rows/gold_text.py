@@ -3,7 +3,7 @@ r"""The gold where its field holds more: after `####`, in a box, "the answer is 
 import re
 from typing import Literal
 
-from ..answers import extract_boxed
+from ..answers import after_think, extract_boxed
 from .fields import BadField
 
 HASHES = "####"
@@ -19,6 +19,7 @@ _PROGRAM = re.compile(
     r"|=\s*lambda\b[^:\n]*:|\)\s*=>",
     re.M,
 )
+_NUMBER = re.compile(r"[-+$€£]{0,2}[\d.,/]+[%$]?")
 _FILLER = re.compile(
     r"^(?:therefore|hence|thus|so|then|simply|exactly|just|indeed|equal to|equals)\b[\s,]*", re.I
 )
@@ -27,14 +28,28 @@ A_PROGRAM = "a program is no answer to compare with"
 
 def rule_of(text: str) -> tuple[Literal["plain", "after", "box"], str]:
     """How the gold stands in a text: after a mark, in the last box, or it is the whole text."""
-    if HASHES in text and text.rpartition(HASHES)[2].strip():
+    text = after_think(text) or ""
+    behind = text.rpartition(HASHES)[2].strip().splitlines() if HASHES in text else []
+    if len(behind) == 1:  # more lines: a heading in Markdown
         return "after", HASHES
     if "boxed" in text and extract_boxed(text).answer is not None:
         return "box", ""
-    for pattern in (_TAG, _ANNOUNCED):
-        if marks := list(pattern.finditer(text)):
-            return "after", marks[-1][0]
+    if marks := list(_TAG.finditer(text)):
+        return "after", marks[-1][0]
+    marks = list(_ANNOUNCED.finditer(text))
+    if marks and _is_last_word(text, marks):
+        return "after", marks[-1][0]
+    if behind and text.count(HASHES) == 1 and _NUMBER.fullmatch(behind[0].strip()):
+        return "after", HASHES  # `#### 18`, then a remark
     return "plain", ""
+
+
+def _is_last_word(text: str, marks: list[re.Match[str]]) -> bool:
+    """Whether nothing is computed after the answer was announced, or the text opens with it."""
+    first, *more = re.split(r"\.(?=\s|$)|\n", text[marks[-1].end() :].strip(" \n*:"), maxsplit=1)
+    before = text[: marks[0].start()].strip("*#> \n").lower()
+    opens = len(marks) == 1 and before in ("", "the", "so the")
+    return bool(first) and (opens or not re.search(r"[\d$=\\]", "".join(more)))
 
 
 def after_mark(text: str, mark: str, name: str) -> str:

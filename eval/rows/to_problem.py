@@ -12,7 +12,7 @@ import orjson
 from pydantic import ValidationError
 
 from ...configs.settings.sources import Lookup, Source
-from ..answers import THINK_CLOSE, THINK_OPEN, extract_boxed
+from ..answers import THINK_CLOSE, THINK_OPEN, after_think, extract_boxed
 from ..programs.evalplus import reference_suite, statements
 from ..programs.formats import joined, parse_suite, with_checker, with_setup
 from ..records import HIGHEST_LIMIT, Problem, PublishedRate, TestSuite, Trace, any_of
@@ -243,6 +243,8 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         raise BadField(name, f"{value} is no answer")
     text = str(value).strip()
+    if source.by_shape and THINK_CLOSE in text:
+        text = (after_think(text) or "").strip()
     if source.answer_after and text:
         text = after_mark(text, source.answer_after, name)
     if source.answer_in_box and text:
