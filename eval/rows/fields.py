@@ -114,11 +114,19 @@ def plain_text(value: Any, name: str) -> str:
         earlier = [f"{roles[t.role]}: {t.text.strip()}" for t in before if t.role in roles]
         if earlier and isinstance(value, str):
             value = "\n\n".join([*earlier, f"User: {value.strip()}"])
+    if isinstance(value, list) and len(value) == 1:  # LiveBench's turns
+        value = as_one_text(value)
     if value is None or value == []:
         raise BadField(name, "missing")
     if not isinstance(value, str):
         raise BadField(name, f"must be text, this is a {type(value).__name__}")
     return value.strip()
+
+
+def as_one_text(value: Any) -> Any:
+    """A list of texts as one text; else the value."""
+    texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return "\n\n".join(value) if texts else value
 
 
 def find(row: dict[str, Any], wanted: str) -> str:
@@ -136,7 +144,15 @@ def find(row: dict[str, Any], wanted: str) -> str:
             return ""
         value = value[int(key)] if isinstance(value, list) else value[key]
         path.append(key)
-    return "" if value is None or value in ("", [], {}, "[]", "{}") else ".".join(path)
+    return "" if _is_empty(value) else ".".join(path)
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a value says nothing: null, NaN, or such in each place of a list or an object."""
+    if isinstance(value, dict | list):
+        values = value.values() if isinstance(value, dict) else value
+        return all(each in (None, "", [], {}) for each in values)
+    return value is None or value != value or value in ("", "[]", "{}")
 
 
 def folded(name: str) -> str:

@@ -16,18 +16,25 @@ from .fields import (
     BadField,
     absent,
     all_of,
+    as_one_text,
     decoded,
     field_of,
     find,
     first_of,
     folded,
     plain_text,
+    quoted,
     text_of,
 )
 from .gold_field import with_gold
 from .to_problem import date_of, names_it, prompt_of, tests_of
 
 _ANY = Source(name="any", files=("any",), by_shape=True, gold_optional=True)
+_TESTS = "+".join(NAMES["tests"]).split("+")
+_ASKS = ("instruction", "prompt", "task", "question", "query", "definition")
+_STATES = ("description", "problemstatement", "statement")
+_IMAGE = re.compile(r"(?:decoded)?(?:image|picture|img)s?(?:\d+|path|url|bytes)?")
+_LABEL = re.compile(r"[\w./:-]*\w")  # `gsm8k`, `1A`: what a problem is called
 _IMPORTS = re.compile(r"(?:\s*(?:from [\w.]+ )?import [^\n]*(?:\n|$))+\s*")
 
 
@@ -35,11 +42,13 @@ def recognised(row: dict[str, Any], source: Source) -> tuple[Source, str]:
     """The source with every field of this row named, and a remark. Raises BadField."""
     row = {name: value for name, value in row.items() if isinstance(name, str)}
     fields = dict[str, Any](_prompt_fields(row, source))
+    if not (source.prompt_field or source.gold_optional):
+        _refuse_loss(row, fields["prompt_field"])
     if not source.date_field and (date := first_of(row, NAMES["dates"])):
         with suppress(BadField):  # a date that nobody named rejects no row
             fields["date_field"] = date if date_of(row, date) else ""
     trial = source.model_copy(update=fields)
-    troubles, all_tests = list[BadField](), "+".join(NAMES["tests"]).split("+")
+    troubles = list[BadField]()
     if not source.answer_field and (tested := _test_fields(row, trial, troubles)):
         return trial.model_copy(update=tested), ""
     try:
@@ -47,8 +56,11 @@ def recognised(row: dict[str, Any], source: Source) -> tuple[Source, str]:
         if broken:
             raise broken[0]
         if source.domain == "code" or source.tests_field:
-            raise troubles[0] if troubles else absent("tests", all_tests, row)
-        return with_gold(row, trial, troubles, all_tests)
+            raise troubles[0] if troubles else absent("tests", _TESTS, row)
+        code = find(row, "code") if folded(trial.prompt_field) == "input" else ""
+        if "\n" in text_of(row, code) and find(row, "output") and not source.prompt_field:
+            raise BadField(code, "a program that the prompt asks about and lacks")  # CRUXEval
+        return with_gold(row, trial, troubles, _TESTS)
     except BadField:
         if source.gold_optional:
             return trial.model_copy(update={"domain": source.domain}), ""
@@ -69,24 +81,85 @@ def _prompt_fields(row: dict[str, Any], source: Source) -> dict[str, Any]:
         entries = read_catalogue("catalogue").values()
         for key in ("strip_prefixes", "strip_suffixes"):
             fields[key] = tuple(t for e in entries for t in e.get(key, ()))
-    names = [source.prompt_field] if source.prompt_field else all_of(row, NAMES["prompts"])
-    name = next((n for n in names if _is_question(row, n)), "")
-    if not name:
-        if names:
-            plain_text(field_of(row, names[0]), names[0])  # raises with what it is
-        raise absent("a problem", names or NAMES["prompts"], row)
-    contexts = (n for n in all_of(row, NAMES["contexts"]) if isinstance(field_of(row, n), str))
-    parts = [PromptPart(field=context) for context in contexts if context != name]
+    name = _question(row, source.prompt_field)
+    parts = [PromptPart(field=context) for context in _contexts(row, name)]
     parts.append(PromptPart(field=name))
-    if folded(name) == "instruction" and (more := find(row, "input")):
+    if folded(name) in _ASKS and _is_more(row, more := find(row, "input"), name):
         parts.append(PromptPart(field=more))
-    if folded(name) in ("description", "problemstatement", "statement"):
-        headed = {find(row, key): heading for key, heading in HEADINGS.items()}
-        parts += [PromptPart(field=key, heading=text) for key, text in headed.items() if key]
+    parts += _headed(row, name)
     if (starter := first_of(row, NAMES["starters"])) and text_of(row, starter).strip():
         parts.append(PromptPart(field=starter, heading="Starter code"))
     fields["prompt_field"] = name
     return {**fields, "prompt_parts": tuple(parts)} if len(parts) > 1 else fields
+
+
+def _question(row: dict[str, Any], named: str) -> str:
+    """The field that asks. Raises BadField."""
+    names = [named] if named else all_of(row, NAMES["prompts"])
+    asked = [n for n in names if _is_question(row, n)]
+    if names and not asked:
+        plain_text(field_of(row, names[0]), names[0])  # raises with what it is
+    asked = [n for n in asked if n == asked[0] or folded(n) not in NAMES["contexts"]]
+    texts = [n for n in asked if named or not _LABEL.fullmatch(plain_text(field_of(row, n), n))]
+    if asked and not texts and folded(asked[0]) == "task":
+        raise BadField(asked[0], "a label, and no problem")
+    if not asked:
+        raise absent("a problem", names or NAMES["prompts"], row)
+    stated = [n for n in texts if folded(n) in _STATES]
+    if texts and folded(texts[0]) == "input" and stated and _has_tests(row):
+        texts = stated  # what `input` tells of a contest is its format
+    return (texts or asked)[0]
+
+
+def _has_tests(row: dict[str, Any]) -> bool:
+    return any(_may_be_tests(field_of(row, n)) for n in all_of(row, _TESTS))
+
+
+def _contexts(row: dict[str, Any], name: str) -> list[str]:
+    """What stands before the question."""
+    names = [n for n in all_of(row, NAMES["contexts"]) if n != name]
+    if folded(name) in ("question", "query", "questionstem"):
+        names += [n for n in all_of(row, ("text", "statement")) if _is_more(row, n, name)]
+    if folded(name) == "input":
+        names += [n for n in all_of(row, ("definition", "task")) if " " in text_of(row, n).strip()]
+    asked = plain_text(field_of(row, name), name)
+    texts = ((n, as_one_text(field_of(row, n))) for n in names)
+    said = [(n, text.strip()) for n, text in texts if isinstance(text, str)]
+    return [n for n, text in said if not (asked.startswith(text) or _are_lines_of(asked, text))]
+
+
+def _headed(row: dict[str, Any], name: str) -> list[PromptPart]:
+    """The parts of a statement, as contests have them."""
+    keys = dict(HEADINGS)
+    if folded(name) in _STATES and find(row, "input") and _has_tests(row):
+        keys |= {"input": "Input", "output": "Output"}
+    headings = {n: heading for key, heading in keys.items() if (n := find(row, key))}
+    if folded(name) not in _STATES and not {"Input", "Output"} & {*headings.values()}:
+        return []
+    asked = plain_text(field_of(row, name), name)
+    shown = (n for n in headings if not _are_lines_of(asked, text_of(row, n)))
+    return [PromptPart(field=n, heading=headings[n]) for n in shown]
+
+
+def _are_lines_of(asked: str, text: str) -> bool:
+    return bool(text.strip()) and f"\n{text.strip()}\n" in f"\n{asked}\n"
+
+
+def _is_more(row: dict[str, Any], name: str, question: str) -> bool:
+    """Whether a text says something that the question does not, and does not repeat it."""
+    text, asked = text_of(row, name).strip(), plain_text(field_of(row, question), question)
+    return bool(text) and name != question and text not in asked and asked not in text
+
+
+def _refuse_loss(row: dict[str, Any], name: str) -> None:
+    """Raises BadField where the prompt would lack an image, a table or another object."""
+    images = (n for n in row if _IMAGE.fullmatch(folded(n)) and find(row, n))
+    lost = [n for n in images if str(row[n]).lower() not in ("none", "null", "nan", "false")]
+    contexts = (n for n in all_of(row, NAMES["contexts"]) if n != name)
+    lost += [n for n in contexts if isinstance(as_one_text(field_of(row, n)), dict | list)]
+    if lost:
+        fix = f"--fields prompt={quoted(name)} asks without it"
+        raise BadField(lost[0], f"belongs to the problem and is no text; {fix}")
 
 
 def _is_question(row: dict[str, Any], name: str) -> bool:

@@ -20,6 +20,7 @@ from .fields import (
     NAMES,
     BadField,
     answer_turn,
+    as_one_text,
     decoded,
     field_of,
     find,
@@ -192,7 +193,7 @@ def _parts(row: dict[str, Any], source: Source) -> str:
             pairs = [(e.get("input", ""), e.get("output", "")) for e in value]
             text = "\n\n".join(f"Input:\n{i}\nOutput:\n{o}".strip() for i, o in pairs)
         else:
-            text = plain_text(value, part.field)
+            text = plain_text(as_one_text(value), part.field)
         if text:
             texts.append(f"{part.heading}\n\n{text}" if part.heading else text)
         elif not number:
