@@ -42,6 +42,7 @@ from ..sandbox.zygote.asserts import PROVIDED
 from .assertions import names_of
 from .evalplus import functions
 from .harness_tests import harness_tests
+from .literals import literal
 
 LARGEST_UNPACKED = 512 << 20  # bytes of text that a packed suite may hold
 _TEXTS = {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
@@ -142,7 +143,7 @@ def _decode(text: str) -> Any:
 def _literal(text: str) -> Any:
     """The list or object that a Python text spells (SYNTHETIC-1); else the text."""
     with suppress(*_NO_PYTHON, ValueError):
-        return ast.literal_eval(text) if text.lstrip()[:1] in ("[", "{") else text
+        return literal(text) if text.lstrip()[:1] in ("[", "{") else text
     return text
 
 

@@ -1,6 +1,5 @@
 """Values inside a row: by dotted names, in JSON and Python texts; chats; names in any spelling."""
 
-import ast
 import json
 import re
 import tomllib
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...configs.settings.explain import nearest
+from ..programs.literals import literal
 
 _TABLE = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 HEADINGS: dict[str, str] = _TABLE.pop("headings")
@@ -45,7 +45,7 @@ def decoded(value: Any) -> Any:
     try:
         with warnings.catch_warnings():  # of odd numbers in what may be no Python
             warnings.simplefilter("ignore")
-            return ast.literal_eval(value.strip()) if len(value) < LONGEST_LITERAL else value
+            return literal(value) if len(value) < LONGEST_LITERAL else value
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return value
 
