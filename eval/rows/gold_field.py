@@ -7,6 +7,7 @@ needed, only its author knows, unless the dataset says so (`is_multiple_answer`,
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..records import Problem, golds_of
 from . import gold_text
 from .fields import (
     NAMES,
+    USER,
     BadField,
     absent,
     all_of,
@@ -31,6 +33,7 @@ from .golds import unjudgeable
 from .options import options_of, place_in
 from .to_problem import SEVERAL, answer_of, prompt_of
 
+AN_OBJECT = "an object"
 A_LETTER = " (a letter, but the prompt has no options)"
 _WRONG_ONE = re.compile(r"(?:incorrect|wrong)_?(?:answer|option)_?(\d)|distractor_?(\d)")
 _COLUMNS = (("a", "b", "c", "d", "e"), *(
@@ -38,6 +41,7 @@ _COLUMNS = (("a", "b", "c", "d", "e"), *(
     for start in ("option_", "choice_", "option", "opt_", "op")
     for ends in ("abcde", "12345")
 ))  # fmt: skip
+_OWN = [folded(name) for name in NAMES["own_solutions"]]
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?|[-+]?\\d?frac\{\d+\}\{\d+\}")
 
 
@@ -51,18 +55,22 @@ def with_gold(
     prompt = prompt_of(row, source.model_copy(update={"options_field": ""}))
     used = source.prompt_field.split(".")[0]
     names = [source.answer_field] if source.answer_field else all_of(row, NAMES["golds"])
+    if [folded(name) for name in names] == ["aliases"] and not source.answer_field:
+        troubles.append(BadField(names.pop(), "no answer stands beside them"))  # Codeforces
     if options and not source.answer_field:
         names += all_of(row, NAMES["places"])
     readings = list[tuple[Source, str]]()
     for name in dict.fromkeys(names):
         if name == used:
             continue
-        if folded(name) == "correct" and str(field_of(row, name)).lower() in ("true", "false"):
-            continue  # whether somebody's solution is right
+        if folded(name) == "correct" and not options and _share(field_of(row, name)) is not None:
+            continue  # whether somebody's solution is right, or how often
         try:
             readings.append(_read_gold(row, name, source, prompt, worked=False))
         except BadField as error:
             troubles.append(error)
+            if folded(name) == "rewardmodelgroundtruth" and AN_OBJECT in str(error):
+                raise  # what a reward function computes with: `target` beside it is no answer
     if not readings and (several := [e for e in troubles if SEVERAL in str(e)]):
         raise several[0]
     if not readings:
@@ -96,6 +104,7 @@ def _from_solution(
         if name == source.prompt_field.split(".")[0] and turns_of(field_of(row, name)) is None:
             continue
         try:
+            _refuse_as_wrong(row, name, source)
             reading = _read_gold(row, name, source, prompt, worked=True)
             if not troubles or reading[0].answer_in_box or reading[0].answer_after:
                 return [reading]  # else a word beside a gold that is none
@@ -104,6 +113,26 @@ def _from_solution(
             if gold_text.A_PROGRAM in str(error):  # what stands beside it is no answer either
                 raise
     return []
+
+
+def _share(value: Any) -> float | None:
+    """How much of something is right, from False, "true" or 0.75; None for any other value."""
+    with suppress(ValueError):
+        share = float({"false": 0, "true": 1}.get(str(value).lower(), str(value)))
+        return share if 0 <= share <= 1 else None
+    return None
+
+
+def _refuse_as_wrong(row: dict[str, Any], name: str, source: Source) -> None:
+    """Raises BadField for a solution that the row marks as wrong, or that answers another question
+    than the prompt."""
+    flag = find(row, "is_correct") or find(row, "correct")
+    share = _share(field_of(row, flag))
+    if folded(name) not in _OWN and share is not None and share < 1:
+        raise BadField(flag, f"says that {name} is wrong")
+    asked = [turn for turn in turns_of(field_of(row, name)) or [] if turn.role in USER]
+    if len(asked) > 1 and name != source.prompt_field.partition(".")[0]:
+        raise BadField(name, "a chat of several questions, of which the prompt is one")
 
 
 def _contradictions(
@@ -171,10 +200,13 @@ def _read_gold(
         value = text
     elif isinstance(inside := decoded(value), dict) and inside:  # SQuAD, TriviaQA
         inner = first_of(inside, ("text", "value", "answer", "ground_truth"))
+        inner = inner or (find(inside, "target") if len(inside) == 1 else "")
         if not inner:
-            raise BadField(name, f"an object with {', '.join(map(str, inside))[:60]} is no gold")
+            raise BadField(name, f"{AN_OBJECT} with {', '.join(map(str, inside))[:60]} is no gold")
         name, value = f"{name}.{inner}", inside[inner]
         fields["any_answer"] = source.any_answer or "answer_start" in inside
+    if _holds_object(value):
+        raise BadField(name, f"{AN_OBJECT} is no gold")
     if folded(name.rpartition(".")[2]) in map(folded, NAMES["alternatives"]):
         fields["any_answer"] = True
     fields["answer_field"] = name
@@ -203,6 +235,11 @@ def _read_gold(
     if why := unjudgeable(Problem.model_construct(domain="math", prompt=prompt, answer=gold)):
         raise BadField(name, why)
     return reading, gold
+
+
+def _holds_object(value: Any) -> bool:
+    value = decoded(value)
+    return any(map(_holds_object, value)) if isinstance(value, list) else isinstance(value, dict)
 
 
 def _are_equal(values: list[Any]) -> bool:

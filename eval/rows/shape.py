@@ -178,7 +178,7 @@ def _test_fields(
     if not source.fn_name_field:
         fields["fn_name_field"] = first_of(row, NAMES["functions"])
     for group in groups:
-        names = list(dict.fromkeys(all_of(row, group.split("+"))))
+        names = [_spelled(row, n) for n in dict.fromkeys(all_of(row, group.split("+")))]
         trial = source.model_copy(update={**fields, "tests_field": "+".join(names)})
         inputs = not source.tests_field and group == NAMES["tests"][0]
         likely = [n for n in names if inputs or _may_be_tests(field_of(row, n))]
@@ -200,6 +200,13 @@ def _test_fields(
             changed = {n: v for n, v in trial if getattr(source, n) != v}
             return {**changed, "domain": "code", **_shown(row, trial, suite)}
     return None
+
+
+def _spelled(row: dict[str, Any], name: str) -> str:
+    """Of a list of one text that spells the tests (Dolci), that text; else the field itself."""
+    value = decoded(field_of(row, name))
+    alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    return f"{name}.0" if alone and not isinstance(decoded(value[0]), str) else name
 
 
 def _may_be_tests(value: Any) -> bool:
