@@ -57,6 +57,7 @@ _SAYS_A_LIST = re.compile(
 )
 _CALLS = ("functional", "function_call", "call")  # types of tests
 _INNER = ("assert_case", "functional", "test_code", "test_cases")  # hold one of the other forms
+_NAMED = re.compile(r"\s*[A-Za-z_]\w*\s*=\s*[-\[\"'\dtTfFnN]")  # nums = [1], k = 2
 _NO_PYTHON = (SyntaxError, TypeError, RecursionError, MemoryError)
 
 
@@ -263,6 +264,7 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     if len(inputs) != len(outputs):
         raise ValueError(f"{len(inputs)} inputs but {len(outputs)} outputs")
     if not fn_name:
+        _refuse_arguments(inputs, outputs)
         texts = zip(map(_text, inputs), map(_printed, outputs), strict=True)
         return {"kind": "stdin", "cases": [{"input": i, "output": o} for i, o in texts]}
     # APPS and TACO wrap each result in a list; nothing tells a function that returns such ones.
@@ -271,6 +273,21 @@ def _paired(inputs: Any, outputs: Any, fn_name: str) -> dict[str, Any]:
     arguments = [list(i) if isinstance(i, list | tuple) else [i] for i in inputs]
     calls = _calls(arguments, outputs, fn_name)
     return calls | ({"wrapped": True} if wrapped else {})
+
+
+def _refuse_arguments(inputs: list[Any], outputs: list[Any]) -> None:
+    """Raises ValueError for tests of a function that nothing names: no program reads them so."""
+    if all(isinstance(i, str) and _NAMED.match(i) for i in inputs):
+        raise ValueError(f"{inputs[0][:30]!r} are arguments of a function, and no stdin")
+    objects = any(isinstance(i, dict) for i in inputs)
+    values = all(isinstance(i, list) and not _is_text(i) for i in inputs)
+    if objects or (values and not all(map(_is_text, outputs))):
+        raise ValueError("inputs are arguments of a function that nothing names")
+
+
+def _is_text(value: Any) -> bool:
+    lines = value if isinstance(value, list) else [value]
+    return all(isinstance(line, str) for line in lines)
 
 
 def _calls(arguments: list[Any], outputs: list[Any], fn_name: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .fields import (
     first_of,
     folded,
     quoted,
+    text_of,
     turns_of,
 )
 from .golds import unjudgeable
@@ -59,6 +60,8 @@ def with_gold(
         troubles.append(BadField(names.pop(), "no answer stands beside them"))  # Codeforces
     if options and not source.answer_field:
         names += all_of(row, NAMES["places"])
+    if "10^" in (unit := text_of(row, find(row, "unit"))) and not source.answer_field:
+        raise BadField("unit", f"{unit.strip()} scales the gold, and the prompt does not say it")
     readings = list[tuple[Source, str]]()
     for name in dict.fromkeys(names):
         if name == used:
@@ -167,6 +170,9 @@ def options_field(row: dict[str, Any]) -> str:
     right = first_of(row, ("correct_answer", "right_answer", "answer"))
     if wrong and right:
         return "+".join([right, *wrong])
+    listed = first_of(row, NAMES["wrong_options"])
+    if right and isinstance(decoded(field_of(row, listed)), list):
+        return f"{right}+{listed}"
     return next(("+".join(names) for c in _COLUMNS if len(names := all_of(row, c)) > 1), "")
 
 

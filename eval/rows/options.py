@@ -24,13 +24,21 @@ def options_of(row: dict[str, Any], names: str) -> list[tuple[str, str]]:
         options = _listed(decoded(field_of(row, names)))
     else:
         ends = [re.findall(r"[A-Za-z]|\d+", name)[-1:] for name in fields]
-        values = [field_of(row, name) for name in fields]
+        values = [_texts(field_of(row, name)) for name in fields]
         pairs = zip(("".join(end) for end in ends), values, strict=True)
-        options = [(label, value) for label, value in pairs if value not in (None, "")]
+        options = [(label, text) for label, texts in pairs for text in texts]
     texts = [str(t).strip() if isinstance(t, str | int | float) else None for _, t in options]
     if not 1 <= len(options) <= len(LETTERS) or None in texts:
         raise BadField(names, f"must be 1 to {len(LETTERS)} options")
     return [(label.strip(), str(text)) for (label, _), text in zip(options, texts, strict=True)]
+
+
+def _texts(value: Any) -> list[Any]:
+    """The options in one of several fields: one, none, or a list of the wrong ones."""
+    is_list = isinstance(value, str) and value.startswith(('["', "['"))  # [1, 2] is an interval
+    value = decoded(value) if is_list else value
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if each not in (None, "")]
 
 
 def _listed(value: Any) -> list[tuple[str, Any]]:

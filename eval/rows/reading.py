@@ -57,17 +57,20 @@ def read_row(
 
 
 def numbered(rows: Iterable[Row], source: Source) -> Source:
-    """The source, with the number that the `rows` of a file count options from: 1 where some row
-    names its last one so and none a 0; both: nobody can tell. Raises ValueError for damage."""
+    """The source, with the number that the `rows` of a file count options from: 0 where some row
+    names one so, 1 where one is named by their count; both: nobody can tell. Raises ValueError for
+    damage."""
     places = set[str]()
     for number, row in enumerate(rows if source.by_shape else ()):
         if number == ROWS_TRIED and not places - {""}:
             break
         with suppress(ValueError, RecursionError):
             places.add(place_of(row.value or {}, source))
-    if "count" not in places or "options_from" in source.model_fields_set:
+    first = {"zero": 0, "count": 1}
+    shown = {first[place] for place in places & first.keys()}
+    if not shown or "options_from" in source.model_fields_set:
         return source
-    return source.model_copy(update={"options_from": -1 if "zero" in places else 1})
+    return source.model_copy(update={"options_from": -1 if len(shown) > 1 else shown.pop()})
 
 
 def read_problems(path: Path, source: Source) -> Reading:

@@ -34,6 +34,9 @@ from .gold_text import after_mark
 from .options import LETTERS, letter_of, options_of, shuffled, with_options
 
 SEVERAL = "answers; the judge takes one"
+_WITH_A_UNIT = re.compile(
+    r"^([-+]?\d[\d.,/]*)\s+\((?!base|mod|sin|cos|tan|log|bin|oct|hex)[A-Za-z]{3,}(?: [A-Za-z]+)*\)$"
+)  # ASDiv: `9 (apples)`
 Tables = Mapping[str, Mapping[str, str]]
 """The texts of each lookup table, by what its rows are found by."""
 
@@ -220,6 +223,9 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
         options = _options(row, source, bare)
         if right := _right_option(row, source):  # a label of another option may read the same
             return LETTERS[options.index(right)]
+        from_0 = source.options_from == 0 and "options_from" in source.model_fields_set
+        if from_0 and "+" in source.options_field:  # COPA counts `choice1` and `choice2` from 0
+            options = [("" if label.isdecimal() else label, text) for label, text in options]
         return letter_of(value, options, name, source.options_from)
     if isinstance(value, str) and value.startswith(('["', "['")) and value.endswith("]"):
         value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
@@ -246,6 +252,8 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
     text = str(value).strip()
     if source.by_shape and THINK_CLOSE in text:
         text = (after_think(text) or "").strip()
+    if source.by_shape:
+        text = _WITH_A_UNIT.sub(r"\1", text)
     if source.answer_after and text:
         text = after_mark(text, source.answer_after, name)
     if source.answer_in_box and text:

@@ -321,3 +321,16 @@ def test_a_file_that_numbers_options_from_1_is_read_so_as_a_whole(tmp_path):
         reading = read_problems(file, source_of("x", file, f"options_from={first}"))
         assert [p.answer for p in reading.problems] == letters
     assert numbered(read_rows(write(tmp_path / "r.jsonl", 1, 4)), BY_SHAPE).options_from == 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "letters"), [((1, 0), ["B", "A"]), ((1, 2), ["A", "B"]), (("B", "A"), ["B", "A"])]
+)
+def test_options_in_numbered_columns_are_counted_as_the_file_counts_them(
+    tmp_path, numbers, letters
+):
+    rows = [
+        {"question": f"Why {n}?", "choice1": "Wet", "choice2": "Dry", "label": n} for n in numbers
+    ]
+    reading = read_problems(jsonl(tmp_path / "copa.jsonl", *rows), BY_SHAPE)
+    assert [problem.answer for problem in reading.problems] == letters
