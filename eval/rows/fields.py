@@ -50,6 +50,12 @@ def decoded(value: Any) -> Any:
         return value
 
 
+def spelled_list(value: Any) -> Any:
+    """The list that a text spells where it begins with a text (Skywork-OR1), else the value: a gold
+    of `[1, 2]` is an interval."""
+    return decoded(value) if isinstance(value, str) and value[:2] in ('["', "['") else value
+
+
 def field_of(row: dict[str, Any], name: str) -> Any:
     """The value at `name`; None where there is none. A dot reaches into an object, also one written
     as a JSON or Python text, and into a list by number."""

@@ -27,6 +27,7 @@ from .fields import (
     first_of,
     folded,
     quoted,
+    spelled_list,
     text_of,
     turns_of,
 )
@@ -216,7 +217,7 @@ def _read_gold(
     if folded(name.rpartition(".")[2]) in map(folded, NAMES["alternatives"]):
         fields["any_answer"] = True
     fields["answer_field"] = name
-    values = decoded(value) if isinstance(value, str) and value[:2] in ('["', "['") else value
+    values = spelled_list(value)
     if isinstance(values, list):
         flag = str(field_of(row, find(row, "is_multiple_answer"))).lower() == "true"
         every = fields["all_answers"] = source.all_answers or flag

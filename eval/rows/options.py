@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from .fields import BadField, decoded, field_of
+from .fields import BadField, decoded, field_of, spelled_list
 
 LETTERS = "ABCDEFGHIJ"  # those that the judge reads as a choice
 BOTH = "the file's numbers of options begin at 0 or at 1: say it by --fields options_from=0 or 1"
@@ -35,8 +35,7 @@ def options_of(row: dict[str, Any], names: str) -> list[tuple[str, str]]:
 
 def _texts(value: Any) -> list[Any]:
     """The options in one of several fields: one, none, or a list of the wrong ones."""
-    is_list = isinstance(value, str) and value.startswith(('["', "['"))  # [1, 2] is an interval
-    value = decoded(value) if is_list else value
+    value = spelled_list(value)
     values = value if isinstance(value, list) else [value]
     return [each for each in values if each not in (None, "")]
 

@@ -24,6 +24,7 @@ from .fields import (
     folded,
     plain_text,
     quoted,
+    spelled_list,
     text_of,
 )
 from .gold_field import with_gold
@@ -34,7 +35,7 @@ _TESTS = "+".join(NAMES["tests"]).split("+")
 _ASKS = ("instruction", "prompt", "task", "question", "query", "definition")
 _STATES = ("description", "problemstatement", "statement")
 _IMAGE = re.compile(r"(?:decoded)?(?:image|picture|img)s?(?:\d+|path|url|bytes)?")
-_LABEL = re.compile(r"[\w./:-]*\w")  # `gsm8k`, `1A`: what a problem is called
+_LABEL = re.compile(r"[\w./:-]*\w", re.ASCII)  # `gsm8k`, `1A`: what a problem is called
 _IMPORTS = re.compile(r"(?:\s*(?:from [\w.]+ )?import [^\n]*(?:\n|$))+\s*")
 
 
@@ -204,7 +205,7 @@ def _test_fields(
 
 def _spelled(row: dict[str, Any], name: str) -> str:
     """Of a list of one text that spells the tests (Dolci), that text; else the field itself."""
-    value = decoded(field_of(row, name))
+    value = spelled_list(field_of(row, name))
     alone = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
     return f"{name}.0" if alone and not isinstance(decoded(value[0]), str) else name
 

@@ -27,6 +27,7 @@ from .fields import (
     folded,
     plain_text,
     quoted,
+    spelled_list,
     text_of,
     turns_of,
 )
@@ -227,8 +228,7 @@ def answer_of(row: dict[str, Any], source: Source) -> str | None:
         if from_0 and "+" in source.options_field:  # COPA counts `choice1` and `choice2` from 0
             options = [("" if label.isdecimal() else label, text) for label, text in options]
         return letter_of(value, options, name, source.options_from)
-    if isinstance(value, str) and value.startswith(('["', "['")) and value.endswith("]"):
-        value = decoded(value)  # Skywork-OR1: a list of texts inside a text; [1, 2] is an interval
+    value = spelled_list(value)
     if isinstance(value, list) and all(isinstance(v, str | int | float) for v in value):
         values = list(dict.fromkeys(str(v).strip() for v in value))
         if len(values) > 1 and not (source.all_answers or source.any_answer):
