@@ -217,7 +217,11 @@ def _table_rows(path: Path) -> Iterator[Read]:
     csv.field_size_limit(LARGEST_ROW)
     with io.TextIOWrapper(unpacked(path), "utf-8-sig", newline="") as text:
         dialect = "excel-tab" if ".tsv" in path.suffixes[-2:] else "excel"
-        for number, value in enumerate(csv.DictReader(text, dialect=dialect, strict=True), 1):
+        table = csv.DictReader(text, dialect=dialect, strict=True)
+        names = [name for name in table.fieldnames or () if name]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError([f"{path}: two columns are called {twice[0]}: rename one"])
+        for number, value in enumerate(table, 1):
             _refuse_bomb(text.buffer.tell(), path)
             if None in value or None in value.values():
                 values = json.dumps([*value.values()])
@@ -232,7 +236,8 @@ def _json_rows(path: Path, cut: Cut | None) -> Iterator[Read]:
     with unpacked(path) as stream:  # from the beginning: what is packed by zstd cannot go back
         if cut:
             stream.seek(cut.start)
-        if not start.startswith(b"[") or ".jsonl" in path.suffixes[-2:]:
+        one_value = start.startswith(b"[") or start.partition(b"\n")[0].strip() == b"{"
+        if not one_value or ".jsonl" in path.suffixes[-2:]:
             yield from _lines(stream, path, cut)
             return
         text = stream.read(LARGEST_ARRAY + 1)
@@ -242,6 +247,8 @@ def _json_rows(path: Path, cut: Cut | None) -> Iterator[Read]:
             raise ConfigError([f"{path}: {most}; write one row a line (.jsonl)"])
         values = _loads(text.removeprefix(codecs.BOM_UTF8))
         del text
+        if isinstance(values, dict):  # a row of several lines, or an object around the rows
+            values = values["data"] if isinstance(values.get("data"), list) else [values]
         for number, value in enumerate(values, 1):
             yield number, value, "", ""
 

@@ -63,6 +63,9 @@ def with_gold(
         names += all_of(row, NAMES["places"])
     if "10^" in (unit := text_of(row, find(row, "unit"))) and not source.answer_field:
         raise BadField("unit", f"{unit.strip()} scales the gold, and the prompt does not say it")
+    wrong = text_of(row, find(row, "error_type"))  # MMLU-Redux
+    if wrong in ("no_correct_answer", "multiple_correct_answers"):
+        raise BadField("error_type", f"says {wrong}")
     readings = list[tuple[Source, str]]()
     for name in dict.fromkeys(names):
         if name == used:

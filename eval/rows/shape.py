@@ -35,6 +35,7 @@ _TESTS = "+".join(NAMES["tests"]).split("+")
 _ASKS = ("instruction", "prompt", "task", "question", "query", "definition")
 _STATES = ("description", "problemstatement", "statement")
 _IMAGE = re.compile(r"(?:decoded)?(?:image|picture|img)s?(?:\d+|path|url|bytes)?")
+_TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|### Response:")
 _LABEL = re.compile(r"[\w./:-]*\w", re.ASCII)  # `gsm8k`, `1A`: what a problem is called
 _IMPORTS = re.compile(r"(?:\s*(?:from [\w.]+ )?import [^\n]*(?:\n|$))+\s*")
 
@@ -153,14 +154,17 @@ def _is_more(row: dict[str, Any], name: str, question: str) -> bool:
 
 
 def _refuse_loss(row: dict[str, Any], name: str) -> None:
-    """Raises BadField where the prompt would lack an image, a table or another object."""
+    """Raises BadField where the prompt would lack an image, a table or another object, or is a chat
+    that a template wrote out."""
     images = (n for n in row if _IMAGE.fullmatch(folded(n)) and find(row, n))
     lost = [n for n in images if str(row[n]).lower() not in ("none", "null", "nan", "false")]
     contexts = (n for n in all_of(row, NAMES["contexts"]) if n != name)
     lost += [n for n in contexts if isinstance(as_one_text(field_of(row, n)), dict | list)]
+    fix = f"--fields prompt={quoted(name)} asks"
     if lost:
-        fix = f"--fields prompt={quoted(name)} asks without it"
-        raise BadField(lost[0], f"belongs to the problem and is no text; {fix}")
+        raise BadField(lost[0], f"belongs to the problem and is no text; {fix} without it")
+    if mark := _TEMPLATE.search(text_of(row, name)):
+        raise BadField(name, f"holds {mark[0]} of a chat template; {fix} with it")
 
 
 def _is_question(row: dict[str, Any], name: str) -> bool:
@@ -194,6 +198,7 @@ def _test_fields(
             trial = trial.model_copy(update={name: find(row, n) for name, n in beside.items()})
         suite = None
         try:
+            _refuse_checker(row, trial, source.tests_field)
             suite = tests_of(row, trial)
         except BadField as error:
             troubles.append(error)
@@ -201,6 +206,14 @@ def _test_fields(
             changed = {n: v for n, v in trial if getattr(source, n) != v}
             return {**changed, "domain": "code", **_shown(row, trial, suite)}
     return None
+
+
+def _refuse_checker(row: dict[str, Any], source: Source, named_tests: str) -> None:
+    """Raises BadField for a program that judges the outputs, where nobody named it or the tests."""
+    name = find(row, "checker")
+    if "\n" in text_of(row, name) and not (source.checker_field or named_tests):
+        fix = f"--fields tests={source.tests_field} compares them without it"
+        raise BadField(name, f"judges the outputs: {fix}, and with checker={quoted(name)} by it")
 
 
 def _spelled(row: dict[str, Any], name: str) -> str:

@@ -31,6 +31,7 @@ LINES = "".join(json.dumps(r) + "\n" for r in ROWS).encode()
         ("r.json", json.dumps(ROWS, indent=1).encode()),
         ("r.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0)),
         ("lines.json", LINES),
+        ("data.json", json.dumps({"version": "1", "data": ROWS}, indent=1).encode()),
     ],
 )
 def test_every_json_format_gives_the_same_rows(tmp_path, name, content):
@@ -38,6 +39,17 @@ def test_every_json_format_gives_the_same_rows(tmp_path, name, content):
     rows = list(read_rows(tmp_path / name))
     assert [r.value for r in rows] == ROWS
     assert [r.number for r in rows] == [1, 2, 3]
+
+
+def test_a_json_file_may_be_one_row_of_several_lines(tmp_path):
+    (tmp_path / "r.json").write_text(json.dumps(ROWS[2], indent=2))
+    assert [row.value for row in read_rows(tmp_path / "r.json")] == [ROWS[2]]
+
+
+def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path):
+    (tmp_path / "r.csv").write_text("problem,answer,answer\nFind,7,8\n")
+    with pytest.raises(ConfigError, match="two columns are called answer"):
+        list(read_rows(tmp_path / "r.csv"))
 
 
 @pytest.mark.parametrize("size", [1, 7, 30, 10_000])
