@@ -120,8 +120,6 @@ def plain_text(value: Any, name: str) -> str:
         earlier = [f"{roles[t.role]}: {t.text.strip()}" for t in before if t.role in roles]
         if earlier and isinstance(value, str):
             value = "\n\n".join([*earlier, f"User: {value.strip()}"])
-    if isinstance(value, list) and len(value) == 1:  # LiveBench's turns
-        value = as_one_text(value)
     if value is None or value == []:
         raise BadField(name, "missing")
     if not isinstance(value, str):
