@@ -19,7 +19,8 @@ Every form may also come as a JSON or Python text, and fields that hold null cou
 
 Of stdin tests an expected output that is no text is what Python prints for it: numbers, `True` and
 `False`, and a list of these or of texts is lines. Null, an object or a list of lists has no one
-spelling and is refused.
+spelling and is refused. So are objects, lists of numbers and `nums = [1], k = 2` as inputs:
+they are arguments of a function that nothing names.
 """
 
 import ast
