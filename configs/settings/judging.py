@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from .base import Runtime, Settings
 
-GRADER_VERSION = 9
+GRADER_VERSION = 10
 """Of the stage `judge`, and part of that of RL and evaluations: raised when any verdict changes."""
 
 

@@ -35,7 +35,7 @@ from .sources import (
 SOURCES = "sources.json"
 
 
-@stage(version=5, group="data", reads=collected_files)  # ids of prompts
+@stage(version=6, group="data", reads=collected_files)  # ids of prompts
 def collect(out: Path, *, settings: CollectSettings, seed: int) -> Metrics:
     """Gather the problems of every source (§3.1, §3.2.1); bad rows are kept apart with a reason.
 

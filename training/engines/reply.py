@@ -81,11 +81,12 @@ class Reply:
         ends = [finish for finish, words in FINISHES if words.search(self.ended.lower())]
         if not ends:
             raise BrokenReply(f"it does not say how it ended (finish_reason {self.ended!r})")
-        if ends[0] is None:
+        end: FinishReason | None = ends[0]
+        if end is None:
             raise BrokenReply(f"the server gave up ({self.ended})")
         if self.refusal:
             return "refused"
-        return "empty" if ends[0] == "stop" and not "".join(self.content).strip() else ends[0]
+        return "empty" if end == "stop" and not "".join(self.content).strip() else end
 
     def text(self, settings: EngineSettings) -> str:
         """What the judge sees: reasoning that is reported apart, or stands in the `think_tags` of

@@ -181,7 +181,8 @@ def same_antiderivative(gold: str, answer: str) -> bool:
     point = next(filter(domain.compared, domain.points()), None)
     if point is None or str(*f.free_symbols) not in _VARIABLES:
         return False
-    difference = Add(f.xreplace(point), Mul(-1, g.xreplace(point), evaluate=False), evaluate=False)
+    here: list[Any] = [formula.xreplace(point) for formula in (f, g)]
+    difference = Add(here[0], Mul(-1, here[1], evaluate=False), evaluate=False)
     return _same_formula(f, Add(g, difference, evaluate=False))
 
 
