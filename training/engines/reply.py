@@ -78,7 +78,8 @@ class Reply:
         """How the answer ended; raises BrokenReply when it did not."""
         if not self.ended:
             raise BrokenReply("the stream was cut" if self.content else "a reply without choices")
-        ends = [finish for finish, words in FINISHES if words.search(self.ended.lower())]
+        name = self.ended.lower()
+        ends: list[FinishReason | None] = [f for f, words in FINISHES if words.search(name)]
         if not ends:
             raise BrokenReply(f"it does not say how it ended (finish_reason {self.ended!r})")
         end: FinishReason | None = ends[0]
