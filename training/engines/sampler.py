@@ -154,15 +154,22 @@ def _answers(
     and answered together with all others, padded on the left. Nearly equal ones are read up to the
     end of the shortest, without a mask, and a longer one goes on with its own tokens while others
     answer."""
-    integers = partial(torch.tensor, device=model.device, dtype=torch.long)
+
+    def integers(values: Sequence[Any]) -> Tensor:
+        return torch.tensor(values, device=model.device, dtype=torch.long)
+
     waiting = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     places, tokens = list[int](), list[list[int]]()  # of each row: its prompt, what follows it
-    length = limit = last = integers([])  # [B]: tokens up to now; at most; the newest of them
-    unread = integers([]).reshape(0, 0)  # [B, ≤ NEARLY] of its prompt, then -1
-    running = integers([]).bool()
+    # Declared: to infer types that go in circles takes a type checker minutes.
+    length: Tensor = integers([])  # [B]: tokens up to now
+    limit: Tensor = length  # of them at most
+    last: Tensor = length  # the newest one
+    unread: Tensor = length.reshape(0, 0)  # [B, ≤ NEARLY] of its prompt, then -1
+    running: Tensor = length.bool()
     # padding would change a state that sums all tokens up
     longer = (1.0, 0) if has_states(new_cache(model)) else LONGER
-    cache, padded, logits = Cache(layers=[]), False, torch.empty(0)
+    cache: Cache = Cache(layers=[])
+    padded, logits = False, torch.empty(0)
     while waiting or places:
         if places:
             logits = _forward(model, last[:, None], cache, length if padded else None)
