@@ -113,8 +113,8 @@ def _sequence(gold: Form, answer: Form, context: Context) -> bool | None:
 
 
 def _words_of(piece: str) -> str:
-    said = " ".join(re.findall(TEXT, piece)) or re.sub(r"\\[a-zA-Z]+", "", piece)
-    return " ".join(re.findall(rf"[a-z{HAN}]{{2,}}", said.casefold()))
+    words = " ".join(re.findall(TEXT, piece)) or re.sub(r"\\[a-zA-Z]+", "", piece)
+    return " ".join(re.findall(rf"[a-z{HAN}]{{2,}}", words.casefold()))
 
 
 def _counts(gold: Form, answer: Form, context: Context) -> bool | None:

@@ -230,14 +230,16 @@ def _table_rows(path: Path) -> Iterator[Read]:
                 yield number, value, "", ""
 
 
+_ONE_VALUE = re.compile(rb"\[|\{[ \t\r]*+\n")  # a list, or a row over several lines
+
+
 def _json_rows(path: Path, cut: Cut | None) -> Iterator[Read]:
     with unpacked(path) as stream:
         start = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
     with unpacked(path) as stream:  # from the beginning: what is packed by zstd cannot go back
         if cut:
             stream.seek(cut.start)
-        one_value = start.startswith(b"[") or start.partition(b"\n")[0].strip() == b"{"
-        if not one_value or ".jsonl" in path.suffixes[-2:]:
+        if not _ONE_VALUE.match(start) or ".jsonl" in path.suffixes[-2:]:
             yield from _lines(stream, path, cut)
             return
         text = stream.read(LARGEST_ARRAY + 1)

@@ -137,8 +137,8 @@ def _refuse_as_wrong(row: dict[str, Any], name: str, source: Source) -> None:
     share = _share(field_of(row, flag))
     if folded(name) not in _OWN and share is not None and share < 1:
         raise BadField(flag, f"says that {name} is wrong")
-    asked = [turn for turn in turns_of(field_of(row, name)) or [] if turn.role in USER]
-    if len(asked) > 1 and name != source.prompt_field.partition(".")[0]:
+    questions = [turn for turn in turns_of(field_of(row, name)) or [] if turn.role in USER]
+    if len(questions) > 1 and name != source.prompt_field.partition(".")[0]:
         raise BadField(name, "a chat of several questions, of which the prompt is one")
 
 

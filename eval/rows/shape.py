@@ -98,19 +98,19 @@ def _prompt_fields(row: dict[str, Any], source: Source) -> dict[str, Any]:
 def _question(row: dict[str, Any], named: str) -> str:
     """The field that asks. Raises BadField."""
     names = [named] if named else all_of(row, NAMES["prompts"])
-    asked = [n for n in names if _is_question(row, n)]
-    if names and not asked:
+    questions = [n for n in names if _is_question(row, n)]
+    if names and not questions:
         plain_text(field_of(row, names[0]), names[0])  # raises with what it is
-    asked = [n for n in asked if n == asked[0] or folded(n) not in NAMES["contexts"]]
-    texts = [n for n in asked if named or not _LABEL.fullmatch(plain_text(field_of(row, n), n))]
-    if asked and not texts and folded(asked[0]) == "task":
-        raise BadField(asked[0], "a label, and no problem")
-    if not asked:
+    questions = [n for n in questions if n == questions[0] or folded(n) not in NAMES["contexts"]]
+    texts = [n for n in questions if named or not _LABEL.fullmatch(plain_text(field_of(row, n), n))]
+    if questions and not texts and folded(questions[0]) == "task":
+        raise BadField(questions[0], "a label, and no problem")
+    if not questions:
         raise absent("a problem", names or NAMES["prompts"], row)
     stated = [n for n in texts if folded(n) in _STATES]
     if texts and folded(texts[0]) == "input" and stated and _has_tests(row):
         texts = stated  # what `input` tells of a contest is its format
-    return (texts or asked)[0]
+    return (texts or questions)[0]
 
 
 def _has_tests(row: dict[str, Any]) -> bool:
@@ -124,10 +124,10 @@ def _contexts(row: dict[str, Any], name: str) -> list[str]:
         names += [n for n in all_of(row, ("text", "statement")) if _is_more(row, n, name)]
     if folded(name) == "input":
         names += [n for n in all_of(row, ("definition", "task")) if " " in text_of(row, n).strip()]
-    asked = plain_text(field_of(row, name), name)
+    prompt = plain_text(field_of(row, name), name)
     texts = ((n, as_one_text(field_of(row, n))) for n in names)
-    said = [(n, text.strip()) for n, text in texts if isinstance(text, str)]
-    return [n for n, text in said if not (asked.startswith(text) or _are_lines_of(asked, text))]
+    stated = [(n, text.strip()) for n, text in texts if isinstance(text, str)]
+    return [n for n, text in stated if not (prompt.startswith(text) or _are_lines_of(prompt, text))]
 
 
 def _headed(row: dict[str, Any], name: str) -> list[PromptPart]:
@@ -138,19 +138,19 @@ def _headed(row: dict[str, Any], name: str) -> list[PromptPart]:
     headings = {n: heading for key, heading in keys.items() if (n := find(row, key))}
     if folded(name) not in _STATES and not {"Input", "Output"} & {*headings.values()}:
         return []
-    asked = plain_text(field_of(row, name), name)
-    shown = (n for n in headings if not _are_lines_of(asked, text_of(row, n)))
+    prompt = plain_text(field_of(row, name), name)
+    shown = (n for n in headings if not _are_lines_of(prompt, text_of(row, n)))
     return [PromptPart(field=n, heading=headings[n]) for n in shown]
 
 
-def _are_lines_of(asked: str, text: str) -> bool:
-    return bool(text.strip()) and f"\n{text.strip()}\n" in f"\n{asked}\n"
+def _are_lines_of(prompt: str, text: str) -> bool:
+    return bool(text.strip()) and f"\n{text.strip()}\n" in f"\n{prompt}\n"
 
 
 def _is_more(row: dict[str, Any], name: str, question: str) -> bool:
     """Whether a text says something that the question does not, and does not repeat it."""
-    text, asked = text_of(row, name).strip(), plain_text(field_of(row, question), question)
-    return bool(text) and name != question and text not in asked and asked not in text
+    text, prompt = text_of(row, name).strip(), plain_text(field_of(row, question), question)
+    return bool(text) and name != question and text not in prompt and prompt not in text
 
 
 def _refuse_loss(row: dict[str, Any], name: str) -> None:

@@ -155,9 +155,9 @@ def test_the_end_of_a_block_in_a_prompt_is_an_empty_one_and_words_about_tags_are
     assert chat.text(answer) == "<think></think>So it is \\boxed{42}."
     row = str(tokenizer.decode(chat.prompt_ids(["?"])[0] + answer))
     assert (row.count("</think>"), "6·7 = 42" in row) == (1, False)
-    asked = "(' Reason in <think> and </think>.' if message['role'] == 'user' else '')"
+    order = "(' Reason in <think> and </think>.' if message['role'] == 'user' else '')"
     content = "message['content'] +"
-    tokenizer.chat_template = CHATML.replace(content, f"{content} {asked} +")
+    tokenizer.chat_template = CHATML.replace(content, f"{content} {order} +")
     assert ChatFormat.from_template(tokenizer).prefill == ""
 
 

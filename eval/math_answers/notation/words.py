@@ -170,8 +170,8 @@ def quantity(text: str) -> tuple[Fraction, str] | None:
     units = ["in" if word == "in" else unit_named(word.lower()) for word in words]
     ratios = [unit_ratio(unit, units[0]) for unit in units]
     values = [Fraction(value) * r for (value, _, _), r in zip(parts, ratios, strict=True) if r]
-    known = [ratio for ratio in ratios if ratio]
-    falling = len(known) == len(ratios) and all(a > b for a, b in pairwise(known))
+    sizes = [ratio for ratio in ratios if ratio]
+    falling = len(sizes) == len(ratios) and all(a > b for a, b in pairwise(sizes))
     return (sum(values, Fraction(0)), units[0]) if falling else None  # 3 cm, 4 cm are two
 
 
