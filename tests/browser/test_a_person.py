@@ -16,7 +16,7 @@ import pytest
 from cockpit import Cockpit
 from home import eventually
 from playwright.sync_api import Page, Request, expect
-from prefect_pages import Form, RunPage, open_form
+from prefect_pages import Form, RunPage, open_form, submitted
 from processes import commanded
 
 from tests.endpoint.conftest import MODEL, Endpoint, serving
@@ -265,9 +265,8 @@ def test_a_form_is_submitted_in_the_updated_ui_and_only_plans(place, page, finis
     page.goto(f"{place.prefect}/v2/deployments/deployment/{tiny['id']}/run?parameters={values}")
     expect(page.get_by_text("lm_weight").first).to_be_visible()
     shot("updated_ui")
-    with page.expect_response("**/create_flow_run") as answer:
-        page.get_by_role("button", name="Submit", exact=True).click()
-    run = place.ended(answer.value.json()["id"])
+    answer = submitted(page, page.get_by_role("button", name="Submit", exact=True))
+    run = place.ended(answer.json()["id"])
     assert run["name"] == "plan of tiny-seed0"
     assert place.artifacts(run["id"]) == {"klear-plan"}
     assert "Last plan: 20" in place.deployment("tiny")["description"]
