@@ -33,7 +33,7 @@ from klear.training.engines.interface import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
-PROBLEMS, SAMPLES, TOKENS = 60, 4, 48
+PROBLEMS, SAMPLES, TOKENS = 40, 3, 48
 REQUESTS = PROBLEMS * SAMPLES
 PATIENT, IMPATIENT = 240, 2  # attempts after the first: about half an hour, and seconds
 PATIENCE_S = 1_800.0

@@ -52,6 +52,8 @@ def number(*parts: object) -> int:
 def train(arguments: list[str]) -> int:
     """`training.launch.run_job`; SFT is as ever."""
     from klear.training.launch import run_job
+
+    run_job.hide_unneeded()
     from klear.training.rl import train as rl
 
     judge = mock.patch.object(rl, "Judge", LengthJudge)

@@ -148,10 +148,10 @@ def logged_steps(services: Services, stage: str, metric: str) -> list[int]:
     return sorted({line["step"] for line in lines if metric in line["metrics"]})
 
 
-def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: Services) -> None:
+def test_a_run_survives_a_database_that_crashes_while_it_trains(services: Services) -> None:
     profile = services.folder / "small.yaml"
     profile.write_text(SMALL)
-    run = services.klear("run", str(profile))
+    run = services.klear("run", str(profile), "--until", "evaluate_rl_math")
     for stage in CRASHES_IN:
         work = services.folder / f"worker/store/.work/{stage}"
         checkpoints = partial(work.glob, "*/.resume/checkpoints/*")
@@ -162,14 +162,13 @@ def test_a_whole_run_survives_a_database_that_crashes_while_it_trains(services: 
         services.cluster.start()
     output, _ = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 0, output
-    assert any(services.folder.glob("worker/store/report/*/report.html"))
 
     def rows(query: str) -> list[str]:
         return services.cluster.rows("klear_mlflow", query)
 
     once = "SELECT run_uuid FROM metrics WHERE key NOT LIKE 'system/%' GROUP BY run_uuid, key, step"
     assert rows(f"{once} HAVING count(*) > 1") == []
-    for stage, metric in (("sft", "loss"), ("rl_math", "reward/mean"), ("rl_code", "reward/mean")):
+    for stage, metric in (("sft", "loss"), ("rl_math", "reward/mean")):
         its_run = f"SELECT run_uuid FROM tags WHERE key = 'klear.stage' AND value = '{stage}'"
         query = (
             f"SELECT step FROM metrics WHERE key = '{stage}/{metric}' AND run_uuid IN ({its_run})"

@@ -1,4 +1,4 @@
-"""The whole chain with its results on an S3 server, on machines that share nothing else."""
+"""A run with its results on an S3 server, on machines that share nothing else."""
 
 import os
 import subprocess
@@ -10,11 +10,12 @@ from typing import Any
 
 import fsspec
 import pytest
-from home import EVERY_STAGE, SMALL
+from home import SMALL
 from moto.s3.models import S3Backend
 
 from klear.configs.loading import load_profile
 from klear.configs.machine import load_machine
+from klear.flows.dag import build_dag, upstream_of
 from klear.flows.run import compute
 from klear.tasks.engine.events import Event, Published
 from klear.tasks.engine.run import Run, active
@@ -25,7 +26,7 @@ from tests.s3_server import s3_server, signed_on
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = "evaluate_base"  # runs beside SFT: done by then or not
+LAST = "evaluate_sft"
 CHAIN = """
 import sys
 from klear.configs.loading import load_profile
@@ -35,7 +36,7 @@ from klear.tasks.engine.run import Run, active
 from klear.tasks.store.shared import open_store
 
 with active(Run(store=open_store(load_machine()))):
-    compute(load_profile(sys.argv[1]))
+    compute(load_profile(sys.argv[1]), sys.argv[2])
 """
 
 
@@ -81,16 +82,17 @@ class Actions:
             self.by_stage[event.task.stage] = event.action
 
 
-def run_on(home: Path, profile: Path) -> tuple[dict[str, str], str, int]:
-    """What happened in a run on this machine; its report's digest; the characters of its page."""
+def run_on(home: Path, profile: Path) -> tuple[dict[str, str], str]:
+    """What happened in a run on this machine, and the digest of its last result, fetched here."""
     actions = Actions()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KLEAR_HOME", str(home))
         store = open_store(load_machine())
         with active(Run(store=store, observers=(actions,))):
-            page = compute(load_profile(str(profile)))["report"]
-            store.fetch(page)
-    return actions.by_stage, page.digest, len(page.file("report.html").read_text())
+            result = compute(load_profile(str(profile)), LAST)[LAST]
+            store.fetch(result)
+    assert result.file("scores.parquet").exists()
+    return actions.by_stage, result.digest
 
 
 def killed_while_uploading(stage: str, home: Path, profile: Path) -> None:
@@ -98,7 +100,7 @@ def killed_while_uploading(stage: str, home: Path, profile: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(S3Backend, "put_object", lambda *a, **k: stuck(*a, **k))
         run = subprocess.Popen(
-            [sys.executable, "-c", CHAIN, str(profile)],
+            [sys.executable, "-c", CHAIN, str(profile), LAST],
             cwd=ROOT, env={**os.environ, "KLEAR_HOME": str(home)}, text=True,
             stderr=subprocess.PIPE,
         )  # fmt: skip
@@ -114,24 +116,20 @@ def test_a_run_that_is_killed_in_an_upload_goes_on_and_a_second_machine_reuses_i
 ):
     profile = tmp_path / "micro.yaml"
     profile.write_text(SMALL)
-    everything = list(EVERY_STAGE)
+    calls = upstream_of(LAST, build_dag(load_profile(str(profile))))
+    everything = [call.stage.name for call in calls]
     killed_while_uploading("sft", tmp_path / "first", profile)
     shared = SharedStore(tmp_path / "second" / "store", bucket)
     assert not [name for name in shared.objects.sizes("sft") if name.endswith(MANIFEST)]
     damage = {name.split("/")[0]: wrong for name, wrong in shared.shared_damage()}
-    damage.pop(BESIDE, None)
     assert damage == dict.fromkeys(everything[: everything.index("sft")], "")
-    actions, digest, characters = run_on(tmp_path / "first", profile)
-    before = everything[: everything.index("sft") + 1]  # trained, if not shared
-    expected = dict.fromkeys(everything, "computed") | dict.fromkeys(before, "reused")
-    assert actions == expected | {BESIDE: actions[BESIDE]}
-    reused, same_digest, same_characters = run_on(tmp_path / "second", profile)
-    assert reused == dict.fromkeys(everything, "reused")
-    assert (same_digest, same_characters) == (digest, characters)
+    actions, digest = run_on(tmp_path / "first", profile)
+    assert actions == dict.fromkeys(everything, "reused") | {LAST: "computed"}
+    assert run_on(tmp_path / "second", profile) == (dict.fromkeys(everything, "reused"), digest)
     copies = tmp_path / "second" / "store"
-    assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == ["report"]
+    assert [p.parent.parent.name for p in copies.glob("*/*/manifest.json")] == [LAST]
     assert {wrong for _, wrong in shared.shared_damage()} == {""}
-    for name in shared.objects.sizes("report"):
+    for name in shared.objects.sizes(LAST):
         shared.objects.remove(name)
-    again, _, _ = run_on(tmp_path / "third", profile)
-    assert again == dict.fromkeys(everything, "reused") | {"report": "computed"}
+    again = dict.fromkeys(everything, "reused") | {LAST: "computed"}
+    assert run_on(tmp_path / "third", profile) == (again, digest)

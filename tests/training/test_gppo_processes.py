@@ -14,6 +14,7 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("trained_by_processes.py")
+LEAN = SCRIPT.with_name("lean.py")
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
@@ -25,7 +26,7 @@ SHARDED = {
 
 def run(files: dict[str, Path], out: Path, processes: int, **env: str) -> Path:
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    words = [SCRIPT, files["checkpoint"], files["examples"], out]
+    words = [LEAN, SCRIPT, files["checkpoint"], files["examples"], out]
     quiet = {
         "PYTHONPATH": f"{ROOT / '.package'}:{ROOT}",
         "HF_HUB_OFFLINE": "1",

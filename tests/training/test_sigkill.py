@@ -37,7 +37,9 @@ def stage(kind: str, *words: Any, hook: str = "", call: int = 0, sign: int = KIL
     if not hook and kind != "vllm_colocate":
         killed_child.train(kind, *words)
         return
-    command = [sys.executable, killed_child.__file__, kind, *words, hook, call, int(sign)]
+    lean = [] if kind == "vllm_colocate" else [ROOT / "tests/training/lean.py"]
+    script = killed_child.__file__
+    command = [sys.executable, *lean, script, kind, *words, hook, call, int(sign)]
     done = subprocess.run(
         [str(c) for c in command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
     )

@@ -47,18 +47,21 @@ def run(job: Job) -> dict[str, float]:
     """Run `job` in this process; torch is imported here, and only what the job needs."""
     engine = job.settings.engine if isinstance(job, RLJob) else ""
     engine = job.engine.kind if isinstance(job, GenerateJob) else engine
-    if not engine.startswith("vllm"):  # which draws answers in this process, or on a server
-        for name in NOT_NEEDED:
-            sys.modules[name] = None  # type: ignore[assignment]  # as if it were not installed
-    if isinstance(job, SFTJob | RLJob) and not job.settings.lora:
-        sys.modules["peft"] = None  # type: ignore[assignment]
+    trains = isinstance(job, SFTJob | RLJob)
+    hide_unneeded(vllm=engine.startswith("vllm"), peft=not trains or job.settings.lora is not None)
     gc.disable()  # what is imported stays: looking for garbage in it takes a tenth of the start
-    if isinstance(job, SFTJob | RLJob):
+    if trains:
         _limit_threads(job.settings.runtime.threads)
     work = pkgutil.resolve_name(WORK[job.kind])
     gc.freeze()
     gc.enable()
     return work(job)
+
+
+def hide_unneeded(*, vllm: bool = False, peft: bool = False) -> None:
+    """Let this process find no library installed that its work has no use for."""
+    for name in (*(() if vllm else NOT_NEEDED), *(() if peft else ("peft",))):
+        sys.modules[name] = None  # type: ignore[assignment]
 
 
 def _limit_threads(threads: int) -> None:
