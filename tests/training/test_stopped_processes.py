@@ -25,7 +25,7 @@ def steps_of(out) -> int:
 
 def test_two_processes_save_their_step_and_go_on_to_the_same_bits(files, tmp_path, monkeypatch):
     monkeypatch.setattr(child, "GRACE_S", 60.0)  # whatever else the machine does meanwhile
-    settings = SFT.model_copy(update={"epochs": 16, "checkpoint_steps": 10**6})
+    settings = SFT.model_copy(update={"epochs": 40, "checkpoint_steps": 10**6})
 
     def job(name: str) -> SFTJob:
         weights = {
