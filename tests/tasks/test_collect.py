@@ -299,16 +299,23 @@ def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):
     settings = CollectSettings(root=str(tmp_path), sources=(source("rows.jsonl"),))
     usual, arrow = pa.default_memory_pool(), pa.system_memory_pool()
     assert usual.backend_name != arrow.backend_name
-    peaks = []
-    for size in (10_000, 500_000, 2_000_000):  # the first one imports what it needs
+
+    def peak(size: int) -> int:
+        """The least of three, for other threads of this process allocate too."""
         write(tmp_path / "rows.jsonl", size)
-        pa.set_memory_pool(arrow)
-        tracemalloc.start()
-        collected(tmp_path / str(size), settings)
-        peaks.append(tracemalloc.get_traced_memory()[1] + arrow.max_memory())
-        tracemalloc.stop()
-        pa.set_memory_pool(usual)
-    assert peaks[2] - peaks[1] < 150_000
+        peaks = []
+        for attempt in range(3):
+            pa.set_memory_pool(arrow)
+            tracemalloc.start()
+            collected(tmp_path / f"{size}-{attempt}", settings)
+            peaks.append(tracemalloc.get_traced_memory()[1] + arrow.max_memory())
+            tracemalloc.stop()
+            pa.set_memory_pool(usual)
+        return min(peaks)
+
+    peak(10_000)  # imports what it needs
+    smaller, larger = peak(500_000), peak(2_000_000)
+    assert larger - smaller < 150_000
 
 
 def test_a_run_that_goes_on_reads_the_commit_it_began_with(tmp_path, monkeypatch):
