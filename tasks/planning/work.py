@@ -115,7 +115,7 @@ class Workload:
     tokens: float | None = None
     prompt_tokens: float = 0.0
     trained_tokens: float = 0.0
-    remark: str = ""  # What only a part was read of, so that the counts are estimates.
+    remark: str = ""  # What the counts leave out, or estimate.
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,9 @@ def distill(s: ForecastInput) -> Workload:
     if published:
         counts[SAVED] = tokens
     generated = None if engine.kind in FREE else tokens
-    return Workload(amount, tokens * BYTES_PER_TOKEN, counts, generated, prompt_tokens)
+    size, remark = tokens * BYTES_PER_TOKEN, "answers of the fallback are not counted"
+    remark *= settings.fallback is not None
+    return Workload(amount, size, counts, generated, prompt_tokens, remark=remark)
 
 
 def scores(s: ForecastInput, place: int, name: str) -> Workload:

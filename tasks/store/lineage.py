@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from ...configs.settings.base import MOST_SHOWN
 from ...configs.settings.explain import ConfigError, nearest
@@ -112,14 +112,16 @@ def note_complete(store: Store, run: CompleteRun) -> None:
     path = store.root / COMPLETE
     path.parent.mkdir(exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(run.model_dump_json() + "\n")
+        file.write(f"\n{run.model_dump_json()}\n")  # begins a line where a crash cut the last one
 
 
 def complete_runs(store: Store) -> list[CompleteRun]:
-    """The newest first."""
-    path = store.root / COMPLETE
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [CompleteRun.model_validate_json(line) for line in reversed(lines)]
+    """The newest first, without one whose line a crash cut."""
+    path, runs = store.root / COMPLETE, list[CompleteRun]()
+    for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.exists() else []):
+        with suppress(ValidationError):
+            runs.append(CompleteRun.model_validate_json(line))
+    return runs
 
 
 def run_of(store: Store, result: Manifest) -> CompleteRun | None:

@@ -93,6 +93,10 @@ def test_a_command_is_the_form_with_its_options_as_changes() -> None:
     assert flows.name_of("pipeline", {**parameters, "until": "sft"}) == f"until sft · {paid.name}"
     for stage in (paid.settings.distill, paid.settings.sample):
         assert stage.engine.runtime.approved_cost == 30
+    fallback = "distill.fallback={kind: openai, model: m, base_url: http://127.0.0.1:9/v1}"
+    options = Options((fallback,), approve_cost=30)
+    changes = parameters_of("open_traces", options.request("open_traces"), options)["changes"]
+    assert "distill.fallback.runtime.approved_cost=30" in changes.splitlines()
 
 
 def test_a_run_reads_its_profile_once_for_its_name_and_its_work(monkeypatch) -> None:
@@ -199,6 +203,16 @@ def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
     for path in root.glob(f"*/{name}-*"):
         (path / "rows").write_bytes(bytes(1000))
     return report
+
+
+def test_a_crash_while_a_run_is_noted_as_complete_costs_that_note_alone(tmp_path):
+    a_run(tmp_path, "one")
+    path = tmp_path / lineage.COMPLETE
+    path.write_text(path.read_text() + '{"profile":"tiny","se')
+    assert [run.name for run in lineage.complete_runs(Store(tmp_path))] == ["tiny-one"]
+    a_run(tmp_path, "two")
+    names = [run.name for run in lineage.complete_runs(Store(tmp_path))]
+    assert names == ["tiny-two", "tiny-one"]
 
 
 def test_the_inputs_of_a_stage_are_those_of_one_run_the_last_unless_another_is_named(tmp_path):

@@ -43,9 +43,16 @@ def test_a_profile_plans_every_stage_and_ends_where_the_run_would(tmp_path, prof
 
 
 def test_a_run_until_a_stage_computes_only_what_that_is_made_from(tmp_path):
-    stages = {s.stage for s in plan(load_profile("open_traces"), of(tmp_path), until="sft")}
-    assert {"distill", "judge", "select", "sft"} <= stages
-    assert not stages & {"sample", "judge_rl", "filter_rl", "rl_math"}  # a teacher's tokens
+    stages = {s.stage: s for s in plan(load_profile("open_traces"), of(tmp_path), until="sft")}
+    assert {"distill", "judge", "select", "sft"} <= stages.keys()
+    assert not stages.keys() & {"sample", "judge_rl", "filter_rl", "rl_math"}  # a teacher's tokens
+    assert stages["distill"].binds == ""
+
+
+def test_a_plan_says_that_it_does_not_count_what_a_fallback_answers(tmp_path):
+    paid = "distill.fallback={kind: openai, model: m, base_url: http://127.0.0.1:9/v1}"
+    stages = {s.stage: s for s in plan(load_profile("open_traces", [paid]), of(tmp_path))}
+    assert stages["distill"].binds == "answers of the fallback are not counted"
 
 
 @pytest.mark.parametrize("profile", ["tiny", "paper"])

@@ -7,7 +7,7 @@ import pytest
 
 from klear.configs.loading import load_profile
 from klear.configs.settings.data import DifficultySettings, FilterRLSettings, SampleSettings
-from klear.configs.settings.engines import EngineSettings
+from klear.configs.settings.engines import EngineRuntime, EngineSettings
 from klear.configs.settings.explain import ConfigError
 from klear.configs.settings.pipeline import Pipeline
 from klear.configs.settings.sources import CollectSettings, Source
@@ -15,11 +15,13 @@ from klear.eval.records import Sample, problem_id
 from klear.eval.records.tables import read_table
 from klear.flows.dag import build_dag
 from klear.tasks.answers.difficulty import Difficulty, difficulty
-from klear.tasks.answers.distill import distill, recorded_files
+from klear.tasks.answers.distill import NeedsApproval, distill, recorded_files
 from klear.tasks.answers.filter_rl import filter_rl
 from klear.tasks.data.collect import collect
 from klear.tasks.store.store import Artifact
+from klear.training.engines import generate
 from tests.tasks.manifests_by_hand import jsonl, kept_in, rejected_in
+from tests.tasks.test_distill import Teacher
 
 ONE = ["<think>a</think>1", "<think>b</think>2", "never </think> opened"]
 ROWS: list[dict[str, Any]] = [
@@ -80,6 +82,28 @@ def test_the_fallback_answers_prompts_without_one_as_often_as_asked(collected, t
     fallback = load_profile("open_traces", ["data.root=folder", named]).distill.fallback
     assert fallback
     assert fallback.files == ("folder/more.jsonl",)
+
+
+def test_only_what_the_fallback_answers_costs_and_is_to_be_approved(
+    collected, tmp_path, monkeypatch
+):
+    """One prompt of three has no published answer; each of its three answers costs 1."""
+    teacher = Teacher()
+    monkeypatch.setattr(generate, "make_engine", lambda *_: teacher)
+
+    def paid(**budget: float) -> EngineSettings:
+        runtime = EngineRuntime.model_validate({"output_price": 10_000.0, **budget})
+        return EngineSettings(kind="scripted", runtime=runtime)
+
+    with pytest.raises(NeedsApproval) as refused:
+        answered(tmp_path / "out", collected, fallback=paid(approve_above=1.0))
+    assert len(teacher.answered) == 1
+    assert "3 answers would cost about 3.00" in str(refused.value)
+    assert "STAGE.fallback.runtime.approved_cost=3" in str(refused.value)
+    approved = paid(approve_above=1.0, approved_cost=3.0)
+    samples, counts = answered(tmp_path / "out", collected, fallback=approved)
+    assert [s[:2] for s in samples if s[1] != "R1"] == [("Three?", "m")] * 3
+    assert counts["cost"] == pytest.approx(3)
 
 
 def test_stages_that_take_published_pass_rates_sample_nothing_of_their_own():
