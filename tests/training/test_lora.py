@@ -152,6 +152,9 @@ def test_adapters_alone_are_trained_and_samplers_see_them_merged(make_trainer, f
     monkeypatch.setattr(GRPOTrainer, "_generate", lambda *_: "answers")
     assert [trainer._generate([]) for _ in range(2)] == ["answers"] * 2
     assert len(sent) == 1  # of one step
+    trainer.vllm_generation._llm_weights_sleeping = True
+    trainer._generate([])
+    assert len(sent) == 2  # what sleeps has forgotten them
     assert any(not torch.equal(sent[0][n], w) for n, w in before.items())
     assert all(torch.equal(trainer.model.state_dict()[n], w) for n, w in before.items())
 

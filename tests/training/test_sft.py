@@ -68,6 +68,7 @@ def test_training_lowers_the_loss_and_leaves_a_loadable_model(files, tmp_path, j
     assert not any(DIVERGENCE in metrics for metrics in logged)
     assert result["truncated_examples"] == 0
     folders = files["checkpoint"], tmp_path / "checkpoint"
+    assert json.loads((folders[1] / "config.json").read_text())["use_cache"], "it answers slowly"
     before, after = (load_model(f, dtype="float32").state_dict() for f in folders)
     assert not torch.equal(*(w["model.embed_tokens.weight"] for w in (before, after)))  # type: ignore[arg-type]
     assert load_tokenizer(tmp_path / "checkpoint").chat_template

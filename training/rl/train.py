@@ -355,9 +355,7 @@ def build_trainer(
 
         trainer.rollout_func = sampler = VLLMOnCPU(model, trainer.args)
         awake = sampler.awake
-    if (
-        s.engine == "vllm_colocate"
-    ):  # its start sets the generator that it draws from, to one for all
+    if s.engine == "vllm_colocate":  # its start gave all processes one generator
         set_seed(job.seed + rank() // s.engine_runtime.tensor_parallel)
     if s.partial_rollouts:
         PartialRollouts(trainer, awake)
