@@ -106,8 +106,10 @@ class ChatFormat:
     def response_ids(self, responses: Sequence[str]) -> list[list[int]]:
         """Token ids of each answer as the model writes it: without prefill, and closed."""
         texts = [self._in_own_marks(after_prefill(r, self.prefill)) for r in responses]
-        encoded = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return [[*ids, *self.closing] for ids in encoded]  # type: ignore[misc]
+        encoded: Any = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        both = zip(texts, encoded, strict=True)
+        ids = [i if self.stops.isdisjoint(i) else self._spelled(text) for text, i in both]
+        return [[*answer, *self.closing] for answer in ids]
 
     def text(self, ids: Sequence[int]) -> str:
         """The answer as the judge sees it: prefill, think tags, no other special tokens."""
@@ -125,6 +127,17 @@ class ChatFormat:
             text = text.removeprefix(self.lead) if self.lead else text
             text = text.replace(opened, THINK_OPEN).replace(closed, THINK_CLOSE)
         return text
+
+    def _spelled(self, text: str) -> list[int]:
+        """Token ids of an answer that mentions a token that ends answers: in letters, as it would
+        else end there. Raises ValueError where the tokenizer has no other spelling."""
+        added = self.tokenizer.added_tokens_decoder
+        ends = [re.escape(added[i].content) for i in self.stops if i in added]
+        pieces = re.split(f"({'|'.join(ends)})", text) if ends else [text]
+        ids = [i for n, p in enumerate(pieces) for i in _ids(self.tokenizer, p, letters=n % 2 == 1)]
+        if not self.stops.isdisjoint(ids):
+            raise ValueError(f"this answer would end before its end: {text[:200]}")
+        return ids
 
     def _in_own_marks(self, text: str) -> str:
         if not self.marks:
@@ -226,8 +239,10 @@ def _name(tokenizer: Tokenizer) -> str:
     return tokenizer.name_or_path or "this model"
 
 
-def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []  # type: ignore[return-value]
+def _ids(tokenizer: Tokenizer, text: str, letters: bool = False) -> list[int]:
+    """Of a text by itself; with `letters`, of special tokens in it as of any other words."""
+    options = {"add_special_tokens": False} | ({"split_special_tokens": True} if letters else {})
+    return tokenizer(text, **options)["input_ids"] if text else []  # type: ignore[return-value]
 
 
 def _render(

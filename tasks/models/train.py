@@ -37,7 +37,7 @@ def base(
     return run_child(BaseJob(out=out, examples=corpus, settings=settings, seed=seed), out)
 
 
-@stage(version=2, group="SFT")  # Muon in float32
+@stage(version=3, group="SFT")  # answers that mention their end
 def sft(
     out: Path, base: Artifact, examples: Artifact, *, settings: SFTSettings, seed: int
 ) -> Metrics:

@@ -125,6 +125,16 @@ def test_thinking_in_a_channel_of_its_own_is_judged_as_thinking():
     assert judged("<|channel|>final<|message|>\\boxed{42}<|return|>").answer == "42"
 
 
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_an_answer_that_mentions_the_token_which_ends_answers_is_trained_to_its_own_end(template):
+    chat = ChatFormat.from_template(words(template))
+    end = chat.tokenizer.convert_ids_to_tokens(chat.closing[-1])
+    text = f"Is it {end}{end}?\n\nEach turn ends with {end}, or </s>."
+    (ids,) = chat.response_ids([text])
+    assert [i for i in ids if i in chat.stops] == [chat.closing[-1]] == ids[-1:]
+    assert chat.text(ids).endswith(text)
+
+
 @pytest.mark.parametrize("pad", [None, "<|im_end|>"])
 def test_special_think_tags_stay_and_padding_may_be_missing_or_the_end_of_turn(files, pad):
     tokenizer = load_tokenizer(files["checkpoint"])
