@@ -1,4 +1,5 @@
-"""Small files that are there whole or not at all, files that lock, and where our own lie."""
+"""Small files that are there whole or not at all, those of a folder, files that lock, and where our
+own lie."""
 
 import fcntl
 import os
@@ -14,12 +15,31 @@ PACKAGE = Path(__file__).parents[1]
 """The folder of `klear`, installed or of the checkout; imports need the one above on the path."""
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write `path` by one rename: whoever reads or is killed meanwhile sees the old or the new."""
+def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write `path` by one rename: whoever reads or is killed meanwhile sees the old or the new;
+    after a power cut only if it is `durable`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-    part.write_text(text, encoding="utf-8")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def files_in(folder: Path) -> list[tuple[str, Path]]:
+    """Every file below, also behind links to folders, by its name there."""
+    files = list[tuple[str, Path]]()
+    for name, folders, names in os.walk(folder, followlinks=True):
+        place = Path(name)
+        above = [p for p in place.parents if p.is_relative_to(folder)]
+        if any(place.samefile(p) for p in above):  # a link in a circle
+            folders.clear()
+            continue
+        paths = [place / name for name in names]
+        files += [(str(path.relative_to(folder)), path) for path in paths if path.is_file()]
+    return sorted(files)
 
 
 @contextmanager

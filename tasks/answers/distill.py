@@ -15,6 +15,7 @@ from statistics import fmean, stdev
 
 import orjson
 
+from ...configs.files import files_in
 from ...configs.settings.data import SampleSettings
 from ...configs.settings.engines import EngineSettings
 from ...eval.benchmarks.grades import Grade
@@ -213,11 +214,11 @@ def write_outputs(
     return counts
 
 
-def recorded_files(settings: SampleSettings) -> list[Path]:
+def recorded_files(settings: SampleSettings) -> list[Path | tuple[str, Path]]:
     """The files that `distill` reads: recorded answers, and models that are local folders."""
     engine, fallback = settings.engine, getattr(settings, "fallback", None)
     folders = [Path(e.model) for e in (engine, fallback) if e and e.kind in LOCAL and e.model]
-    of_models = sorted(f for folder in folders for f in folder.rglob("*") if f.is_file())
+    of_models = [file for folder in folders for file in files_in(folder)]
     recorded = [e.files for e in (engine, fallback) if e and e.kind == "recorded"]
     return [*find_files(chain.from_iterable(recorded), Path(), "engine.files"), *of_models]
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ...configs.files import files_in
 from ...configs.settings.data import HASHING, NearMissSettings
 from ...eval.records import Record
 from ...eval.records.tables import ArrowWriter, arrow_schema, column, row_groups, to_records
@@ -130,11 +131,11 @@ def near_part(
             before += len(batch)
 
 
-def encoder_files(settings: NearMissSettings) -> list[Path]:
+def encoder_files(settings: NearMissSettings) -> list[tuple[str, Path]]:
     """Those of a local encoder."""
     if settings.base_url:
         return []
-    return sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
+    return files_in(Path(settings.model))
 
 
 @stage(version=1, reads=encoder_files, group="data")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from ...configs.files import replace_text
+from ...configs.files import files_in, replace_text
 from ...configs.settings.sources import DATA_FORMATS, CollectSettings, Source, Table
 from ...eval.answers import writable
 from ...eval.progress import report
@@ -130,15 +130,16 @@ def _files(table: Table, settings: CollectSettings, name: str) -> list[Path]:
     return find_files(table.files, Path(settings.root), f"source {name!r}, files", advice)
 
 
-def collected_files(settings: CollectSettings) -> list[Path]:
-    """The local files that `collect` reads and keys by; raises FileNotFoundError."""
-    files = list[Path]()
+def collected_files(settings: CollectSettings) -> list[Path | tuple[str, Path]]:
+    """The local files that `collect` reads and keys by, those of a clone by their names in it;
+    raises FileNotFoundError."""
+    files = list[Path | tuple[str, Path]]()
     for source in settings.sources:
         for table in (source, *(source.lookup.tables.values() if source.lookup else ())):
             files += _files(table, settings, source.name)
             if table.dataset and Path(table.dataset).is_dir():
-                clone = sorted(f for f in Path(table.dataset).rglob("*") if f.is_file())
-                files += [f for f in clone if ".git" not in f.relative_to(table.dataset).parts]
+                clone = files_in(Path(table.dataset))
+                files += [(name, f) for name, f in clone if ".git" not in Path(name).parts]
     return files
 
 

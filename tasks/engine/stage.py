@@ -22,7 +22,8 @@ from .events import Task
 from .run import Run, current_run
 
 __all__ = ["Metrics", "Stage", "stage"]
-Reads = Callable[[Any], Iterable[Path]]
+Reads = Callable[[Any], Iterable[Path | tuple[str, Path]]]
+"""Files, or (name, file) where the name means something, as in the folder of a model."""
 Decorator = Callable[[Body], "Stage"]
 _modules: set[str] = set()
 """Those that have stages: processes of stages are forked with all of them imported."""
@@ -81,10 +82,11 @@ class Stage:
         return run.seed if self.takes_seed else None
 
 
-def _content(path: Path) -> str:
+def _content(file: Path | tuple[str, Path]) -> str:
     """Its digest; a model that several stages read is read once, unless it changes."""
+    name, path = file if isinstance(file, tuple) else ("", file)
     stat = path.stat()
-    return _digest(path, stat.st_size, stat.st_mtime_ns)
+    return f"{_digest(path, stat.st_size, stat.st_mtime_ns)} {name}".rstrip()
 
 
 @cache

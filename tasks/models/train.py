@@ -6,6 +6,7 @@ A killed stage leaves its checkpoints in `.resume/`; the same key finds them and
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...configs.files import files_in
 from ...configs.settings.judging import GRADER_VERSION
 from ...configs.settings.topology import Launch
 from ...configs.settings.training import BaseModelSettings, RLSettings, SFTSettings
@@ -18,13 +19,13 @@ from ..store.store import Artifact
 from .launch import run_launched
 
 
-def local_model(settings: BaseModelSettings) -> Iterable[Path]:
+def local_model(settings: BaseModelSettings) -> Iterable[Path | tuple[str, Path]]:
     """The files of a model that is a local folder, and of its template: another content is another
     start."""
     if settings.kind == "random":
         return ()
     template = Path(settings.chat_template or "").expanduser()
-    files = sorted(f for f in Path(settings.model).rglob("*") if f.is_file())
+    files = files_in(Path(settings.model))
     return [*files, template] if template.is_file() else files
 
 

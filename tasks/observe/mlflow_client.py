@@ -59,6 +59,8 @@ class Mlflow(MlflowClient):
                 self.create_experiment(name, tags=EXPERIMENT_KIND)
             experiment = self.get_experiment_by_name(name)
         assert experiment is not None
+        if experiment.lifecycle_stage != "active":  # deleted by hand, and its name stays taken
+            self.restore_experiment(experiment.experiment_id)
         tags = {NOTE_TAG: description.format(id=experiment.experiment_id), **EXPERIMENT_KIND}
         for tag in tags.keys() - experiment.tags.keys():  # a person's own text stays
             self.set_experiment_tag(experiment.experiment_id, tag, tags[tag])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -171,7 +171,9 @@ class RunState:
         self.path, self.lock = store.root / ".runs" / f"{config}.json", f"run-{config}"
 
     def read(self) -> dict[str, str]:
-        return json.loads(self.path.read_text()) if self.path.exists() else {}
+        with suppress(FileNotFoundError, ValueError):  # a power cut tore it: the run begins anew
+            return json.loads(self.path.read_text())
+        return {}
 
     def write(self, **entries: str) -> None:
         replace_text(self.path, json.dumps({**self.read(), **entries}))
@@ -180,11 +182,16 @@ class RunState:
 def _crash_orphans(tracker: Tracker, store: Store, own: RunState, flow_run: str) -> None:
     """Mark runs whose process is gone as crashed in Prefect and MLflow; those that were not marked
     yet. The same command still continues each."""
-    for path in sorted(own.path.parent.glob("*.json")):
+    states, alive = sorted(own.path.parent.glob("*.json")), set[str]()
+    for path in states:  # an ablation outlives a cell that failed
+        state = RunState(store, path.stem)
+        with store.lock(state.lock, wait=False) as free:
+            alive.add("" if free else state.read().get("flow_run", ""))
+    for path in states:
         state = RunState(store, path.stem)
         with store.lock(state.lock, wait=False) as free:
             left = state.read() if free else {}
-            if not (dead := left.get("flow_run")):
+            if not (dead := left.get("flow_run")) or dead in alive - {flow_run}:
                 continue
             if dead != flow_run and not prefect.mark_crashed(dead):
                 continue

@@ -11,7 +11,7 @@ from .lineage import ancestors, manifests_here
 from .store import Store
 
 SECONDS_A_DAY = 86_400.0
-KEPT = ("report/", "ablate_")  # with these stages runs end, with the second one experiments
+KEPT = ("report/", "ablate_", "eval_model/")  # with these end runs, experiments, `klear eval`
 
 
 class Garbage(NamedTuple):
@@ -43,7 +43,10 @@ def find_garbage(store: Store, days: float) -> tuple[list[Garbage], str]:
             f"{', '.join(lost[:3])} cannot be read: results are kept, for nobody knows what they "
             f"were made from; run again what made it, or remove its folder in {store.root}"
         )
-    runs = _unfinished(store)
+    try:
+        runs = _unfinished(store)
+    except ValueError as error:
+        return left, f"{error}: results are kept, for a run may go on with them"
     kept = [
         m for n, m in readable.items()
         if n.startswith(KEPT) or m.made >= oldest_kept or m.pipeline_run in runs
@@ -63,14 +66,16 @@ def remove(store: Store, rubbish: Garbage) -> bool:
     with store.lock(f"{stage}-{key}", wait=False) as free:
         if free and rubbish.name.startswith("."):
             shutil.rmtree(store.root / rubbish.name, ignore_errors=True)
+        elif free and _is_busy(store, "run-*"):  # it began since the search, and may read it
+            return False
         elif free:
             store.discard(stage, key)
         return free
 
 
-def _is_busy(store: Store) -> bool:
-    """Whether some run holds a lock of the store at this moment."""
-    for path in (store.root / ".locks").glob("*"):
+def _is_busy(store: Store, locks: str = "*") -> bool:
+    """Whether some run holds one of these locks of the store at this moment."""
+    for path in (store.root / ".locks").glob(locks):
         with store.lock(path.name, wait=False) as free:
             if not free:
                 return True
@@ -78,9 +83,14 @@ def _is_busy(store: Store) -> bool:
 
 
 def _unfinished(store: Store) -> set[str]:
-    """Runs that the same command continues, by their ids in MLflow."""
-    states = (json.loads(path.read_text()) for path in (store.root / ".runs").glob("*.json"))
-    return {state["mlflow_run"] for state in states if state.get("mlflow_run")}
+    """Runs that the same command continues, by their ids in MLflow. Raises ValueError."""
+    runs = set[str]()
+    for path in (store.root / ".runs").glob("*.json"):
+        try:
+            runs.add(json.loads(path.read_text()).get("mlflow_run"))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read ({error}); remove it") from error
+    return runs - {None, ""}
 
 
 def _left_behind(store: Store, oldest_kept: float) -> Iterator[Garbage]:

@@ -118,7 +118,8 @@ def note_complete(store: Store, run: CompleteRun) -> None:
 def complete_runs(store: Store) -> list[CompleteRun]:
     """The newest first, without one whose line a crash cut."""
     path, runs = store.root / COMPLETE, list[CompleteRun]()
-    for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.exists() else []):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in reversed(text.splitlines()):
         with suppress(ValidationError):
             runs.append(CompleteRun.model_validate_json(line))
     return runs

@@ -208,7 +208,7 @@ def a_run(root: Path, name: str, seed: int = 0) -> Manifest:
 def test_a_crash_while_a_run_is_noted_as_complete_costs_that_note_alone(tmp_path):
     a_run(tmp_path, "one")
     path = tmp_path / lineage.COMPLETE
-    path.write_text(path.read_text() + '{"profile":"tiny","se')
+    path.write_bytes(path.read_bytes() + '{"profile":"tiny","name":"a ·'.encode()[:-1])
     assert [run.name for run in lineage.complete_runs(Store(tmp_path))] == ["tiny-one"]
     a_run(tmp_path, "two")
     names = [run.name for run in lineage.complete_runs(Store(tmp_path))]

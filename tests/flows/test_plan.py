@@ -13,7 +13,7 @@ from klear.configs.settings.topology import Topology
 from klear.flows.plan import Plan, critical_path, plan, refuse_without_gpu, rows, summary
 from klear.flows.run import compute
 from klear.tasks.engine.run import Run, active
-from klear.tasks.models.train import local_model
+from klear.tasks.models.train import base, local_model
 from klear.tasks.planning.source_rows import CHAT_TOKENS
 from klear.tasks.report.page import literal
 from klear.tasks.report.run_story import PlannedStage
@@ -78,9 +78,28 @@ def test_training_starts_from_any_model_and_the_stages_before_it_leave_the_plan(
 
 def test_a_local_model_that_changes_is_another_start(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    base = load_profile("paper").base.model_copy(update={"model": str(tmp_path)})
-    assert list(local_model(base)) == [tmp_path / "config.json"]
+    model = load_profile("paper").base.model_copy(update={"model": str(tmp_path)})
+    assert list(local_model(model)) == [("config.json", tmp_path / "config.json")]
     assert list(local_model(load_profile("paper").base)) == []
+
+
+@pytest.mark.parametrize("change", ["another name", "a file behind a link"])
+def test_a_model_whose_files_change_in_any_way_is_another_start(tmp_path, change):
+    model, disk = tmp_path / "model", tmp_path / "disk"
+    for path in (model / "config.json", disk / "weights"):
+        path.parent.mkdir()
+        path.write_text(path.name)
+    (model / "data").symlink_to(disk)
+    (disk / "circle").symlink_to(model)
+    settings, run = load_profile("paper").base, of(tmp_path)
+    settings = settings.model_copy(update={"model": str(model)})
+    before = base.key((), settings, run)
+    assert base.key((), settings, run) == before
+    if change == "another name":
+        (model / "config.json").rename(model / "config.json.off")
+    else:
+        (disk / "weights").write_text("others")
+    assert base.key((), settings, run) != before
 
 
 def test_the_paper_plans_on_a_laptop_with_every_assumption_printed(tmp_path):

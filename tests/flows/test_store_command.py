@@ -70,6 +70,28 @@ def test_gc_lists_first_and_removes_only_when_told_what_no_report_needs_and_no_r
     assert names(store) == []
 
 
+def test_a_run_that_begins_while_results_are_removed_keeps_what_it_reused(store: Store):
+    rubbish = [g for g in find_garbage(store, 0)[0] if g.name.startswith("collect")]
+    with store.lock("run-abc"):
+        assert not any(remove(store, g) for g in rubbish)
+    assert all(remove(store, g) for g in rubbish)
+
+
+def test_what_klear_eval_scored_and_on_what_is_kept(store: Store):
+    with active(Run(store=store)):
+        report.named("eval_model")(collect.named("benchmark")(settings=A), settings=A)
+    assert not {"eval_model", "benchmark"} & {*names(store)}
+
+
+def test_while_the_state_of_a_run_cannot_be_read_results_are_kept(store: Store):
+    assert names(store) == ["collect", "dedup"]
+    (store.root / ".runs").mkdir()
+    (store.root / ".runs" / "config.json").touch()  # a power cut
+    garbage, why = find_garbage(store, 0)
+    assert garbage == []
+    assert "config.json cannot be read" in why
+
+
 def test_what_a_run_made_that_is_to_be_continued_is_kept(store: Store):
     with active(Run(store=store, run_id="dead")):
         dedup(collect(settings=Knobs(text="c")), settings=A)

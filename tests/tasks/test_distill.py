@@ -122,7 +122,7 @@ def test_the_weights_of_a_local_folder_are_read_and_what_its_engine_says_is_the_
     weights.touch()
     for kind in ("transformers", "vllm"):
         engine = EngineSettings(kind=kind, model=str(weights.parent))
-        assert recorded_files(SampleSettings(engine=engine)) == [weights]
+        assert recorded_files(SampleSettings(engine=engine)) == [("model.safetensors", weights)]
     of_the_hub = engine.model_copy(update={"model": "Qwen/Qwen3-8B"})
     assert recorded_files(SampleSettings(engine=of_the_hub)) == []
     engine = EngineSettings(kind="transformers", model=str(tmp_path / "nothing"))

@@ -14,6 +14,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def number_of(model: Path) -> int:
 
 def resuming(work: Path) -> str:
     """How a stage goes on whose `work` an earlier attempt left; a step of RL is a rollout."""
-    file, newest = work / SCRATCH / "job.json", latest(work / SCRATCH / CHECKPOINTS)
-    job = json.loads(file.read_text()) if file.exists() else {}
+    newest, job = latest(work / SCRATCH / CHECKPOINTS), dict[str, Any]()
+    with suppress(FileNotFoundError, ValueError):  # a power cut tore it: it is written anew
+        job = json.loads((work / SCRATCH / "job.json").read_text())
     if job.get("kind") not in ("sft", "rl"):  # others have no checkpoints
         return "resuming"
     if newest is None:
@@ -149,4 +151,5 @@ class ProgressFile:
         if done < total and now - self._last < PROGRESS_INTERVAL_S:
             return
         self._last = now
-        replace_text(self.path, json.dumps({"done": done, "total": total, "note": note}))
+        progress = json.dumps({"done": done, "total": total, "note": note})
+        replace_text(self.path, progress, durable=False)

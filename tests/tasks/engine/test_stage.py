@@ -297,6 +297,28 @@ def test_the_same_command_continues_an_orphan_and_another_kills_it(here, tmp_pat
         assert (entries["mlflow_run"], entries["flow_run"]) == (dead, "")  # it can be continued
 
 
+def test_a_state_that_a_power_cut_emptied_stops_no_run(here, tmp_path):
+    for config in ("0" * 16, MINE.config):
+        RunState(Store(tmp_path / "store"), config).write(mlflow_run="dead")
+        (tmp_path / "store" / ".runs" / f"{config}.json").write_text("")
+    with run_context.run_context(MINE) as run:
+        assert run.run_id != "dead"
+
+
+def test_a_failed_cell_gets_nobody_to_mark_its_living_ablation_as_crashed(
+    here, tmp_path, monkeypatch
+):
+    marked: list[str] = []
+    monkeypatch.setattr(prefect, "mark_crashed", lambda flow_run: marked.append(flow_run) or True)
+    ablation, cell = (RunState(Store(tmp_path / "store"), c * 16) for c in "ab")
+    for state in (ablation, cell):
+        state.write(mlflow_run="m", flow_run="alive")
+    with Store(tmp_path / "store").lock(ablation.lock), run_context.run_context(MINE):
+        assert marked == []
+    with run_context.run_context(MINE):
+        assert marked == ["alive"] * 2
+
+
 def test_a_stage_is_named_after_what_differs_in_its_settings_which_are_parameters_one_a_leaf():
     changed = (("sft.epochs", "0.2"), ("evaluate.k", "4"))
     names = [Tracker(changed=changed).label(stage) for stage in ("sft", "evaluate_sft", "rl_math")]

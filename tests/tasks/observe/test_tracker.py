@@ -106,6 +106,13 @@ def test_a_stage_that_always_has_more_to_say_holds_up_no_other(tracker):
     assert next(left) < 10
 
 
+def test_an_experiment_that_was_deleted_by_hand_is_restored(tracker, client, mlflow_uri):
+    run = tracker.start_pipeline("first", {})
+    client.delete_experiment(client.get_run(run).info.experiment_id)
+    again = Tracker(mlflow_uri, "klear-test").start_pipeline("again", {})
+    assert client.get_run(again).info.experiment_id == client.get_run(run).info.experiment_id
+
+
 def test_a_pipeline_continues_its_run_unless_that_was_deleted_by_hand(tracker, client):
     first = tracker.start_pipeline("tiny", {"klear.kind": "pipeline"})
     tracker.finish(first, "KILLED")
