@@ -38,7 +38,7 @@ class AblateSettings(Settings):
     """(arm, seed)."""
 
 
-@stage(version=4, group="ablation")
+@stage(version=5, group="ablation")
 def ablate(out: Path, *inputs: Artifact, settings: AblateSettings) -> Metrics:
     """Write report.md, report.html, plots/, results.json of each cell's (evaluation, model)."""
     pairs = zip(settings.cells, inputs[::2], inputs[1::2], strict=True)
@@ -114,6 +114,10 @@ class Finding(Effect):
     than: str
     benchmark: str
     measure: str
+    problems: Annotated[int | None, Field(exclude_if=lambda n: n is None)] = None
+    """Of a score: those that every run behind it has scored. Older results do not say."""
+    asked_problems: Annotated[int | None, Field(exclude_if=lambda n: n is None)] = None
+    """Of a score: those that any of these runs has scored."""
 
     def __str__(self) -> str:
         return f"{self.points:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
@@ -186,6 +190,10 @@ def _findings(
         names = {"better": contrast.better, "than": other, "benchmark": name}
         with suppress(ValueError):  # it gives no interval
             figures = effect(first, second).model_dump()
+            if of_score:
+                scored = [set(means) for means in (*first, *second)]
+                figures["problems"] = len(set.intersection(*scored))
+                figures["asked_problems"] = len(set.union(*scored))
             yield Finding(**names, measure=contrast.measure, **figures)
 
 

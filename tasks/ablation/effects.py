@@ -20,6 +20,7 @@ Means = Mapping[str, float]
 
 RESAMPLES = 10_000
 FEWEST_SEEDS = 3
+LEAST = 1e-9  # points: what rounding leaves of an interval without width
 POWER = 0.8
 
 
@@ -52,13 +53,14 @@ class Effect(Record):
         return float(self.half * math.sqrt(self.seeds) / stats.t.ppf(0.975, self.seeds - 1))
 
     @property
-    def could_see(self) -> float:
-        """The difference, points, that as many seeds would have found with 80 % power."""
-        return detectable(self.sd, self.seeds)
+    def could_see(self) -> float | None:
+        """The difference, points, that as many seeds would have found with 80 % power. None where
+        no two runs differ, as at 0 %: that shows no spread."""
+        return detectable(self.sd, self.seeds) if self.half > LEAST else None
 
-    def seeds_for(self, points: float) -> int:
+    def seeds_for(self, points: float) -> int | None:
         """Seeds that would find a difference of so many points with 80 % power."""
-        return seeds_needed(points, self.sd)
+        return seeds_needed(points, self.sd) if self.half > LEAST else None
 
 
 def seeds_needed(points: float, sd: float) -> int:

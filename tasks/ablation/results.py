@@ -147,6 +147,8 @@ def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:
 
 def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
     findings = [row.finding for row in rows if row.finding]
+    seen = [f.could_see for f in findings]
+    known = [points for points in seen if points is not None]
     return (
         " and ".join(dict.fromkeys(row.spec.shows for row in rows)),
         claim,
@@ -155,7 +157,7 @@ def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
             rows, lambda row: f"{f.points:+.1f} ± {f.half:.1f}" if (f := row.finding) else "–"
         ),
         " or ".join(sorted({str(f.seeds) for f in findings})) or "–",
-        f"±{max(f.could_see for f in findings):.1f}" if findings else "–",
+        f"±{max(known):.1f}" if known and len(known) == len(seen) else "–",
         _verdict(rows),
     )
 

@@ -28,7 +28,7 @@ from ..engine.why import NEVER, UNKNOWN, nearest, reason
 from ..report.run_story import PlannedStage
 from ..store.hardware import cores, gpus, split, this_machine
 from ..store.store import Artifact
-from .work import ForecastInput, PastResult, StoreHistory, Workload, cost_model_of
+from .work import REPORTED, ForecastInput, PastResult, StoreHistory, Workload, cost_model_of
 
 PARALLEL = ("tensor_parallel", "data_parallel")
 ROWS_A_SECOND = 20_000.0  # Of a data stage on one core, where a store has measured none.
@@ -71,7 +71,7 @@ class Planner:
         if result:
             line = replace(line, why=FORCED)
         elif key and work.exists():
-            line = _resumed(line, work, why or "was interrupted")
+            line = resumed(line, work, why or "was interrupted")
         else:
             earlier = (past.manifest for past in self._earlier.results_of(name))
             closest = nearest(earlier, stage.task(inputs, settings, self._run))
@@ -88,7 +88,7 @@ class Planner:
         return Artifact(stage=name, key=key, digest=UNKNOWN, folder=Path(), metrics=expected)
 
 
-def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
+def resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
     """Less is left to do by as much as a child process reported last before it ended."""
     try:
         progress = orjson.loads((work / PROGRESS).read_bytes())
@@ -96,7 +96,8 @@ def _resumed(line: PlannedStage, work: Path, why: str) -> PlannedStage:
     except (OSError, ValueError, KeyError, TypeError):
         return replace(line, action="resume", why=why)
     figures = {n: getattr(line, n) for n in ("seconds", "tokens", "gpu_hours", "cost")}
-    left = {n: v * (1.0 - done / max(1.0, total)) for n, v in figures.items() if v is not None}
+    share = line.counts.get(REPORTED, 1.0) * done / max(1.0, total)
+    left = {n: v * (1.0 - share) for n, v in figures.items() if v is not None}
     return replace(line, action="resume", why=f"{why} at {done:,.0f} of {total:,.0f}", **left)
 
 

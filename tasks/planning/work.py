@@ -27,6 +27,7 @@ PROMPT, ANSWER, ANSWERS = "mean_prompt_tokens", "answer_tokens", "published_answ
 """Means of tokens, and published answers a problem; after them, as after `KEPT`, the source."""
 MODELS_KEPT = "models_kept"
 SAVED = "saved_tokens"
+REPORTED = "reported_share"  # Of the work, what the progress file of the stage is about.
 """Of answers that nobody has to generate, since they or their pass rates are published."""
 CURATED = 16  # Answers to an RL prompt that a published pass rate stands for (§3.2.1).
 PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
@@ -321,12 +322,13 @@ def evaluate(s: ForecastInput) -> Workload:
         count = nan if windowed else s.count(1, KEPT + (p.source or p.name)) or nan
         return PROBLEMS.get(p.name, nan) if isnan(count) else count
 
-    answers = float(sum(p.k * problems(p) for p in settings.protocols))
+    own = answers = float(sum(p.k * problems(p) for p in settings.protocols))
     if along := settings.along_the_way():
         answers += s.count(0, MODELS_KEPT) * sum(p.k * problems(p) for p in along.protocols)
     each = s.mean("completion_tokens", "answers") or s.count(0, ANSWER)
     tokens = answers * s.tokens("answer_tokens", each, settings.sampling.max_tokens)
-    return Workload(tokens, tokens * BYTES_PER_TOKEN, {}, tokens)
+    share = own / answers if answers else 1.0  # the models on the way report elsewhere
+    return Workload(tokens, tokens * BYTES_PER_TOKEN, {REPORTED: share}, tokens)
 
 
 def _tokens_rolled_out(past: PastResult) -> float:

@@ -51,7 +51,8 @@ def write_card(store: Store, manifest: Manifest, work: Path) -> list[str]:
     )
     subtitle = "Published by klear. Equal settings and inputs give equal bytes."
     page = Page(f"{manifest.stage} ({manifest.key})", subtitle, "", body)
-    licences = sorted({s["licence"].lower() for s in sources if s["licence"]})
+    stated = any(s["licence"] for s in sources)
+    licences = sorted({s["licence"].lower() or "unknown" for s in sources}) if stated else []
     front = DatasetCardData(
         license=licences if len(licences) > 1 else "".join(licences) or None,
         configs=[{"config_name": Path(n).stem, "data_files": n} for n in tables],

@@ -23,6 +23,9 @@ CHECKPOINTS = {"base": "base", "sft": "SFT", "rl_math": "math RL", "rl_code": "c
 RESAMPLES = 2_000
 RESULTS_FILE = "results.json"
 ACCURACY = "accuracy/"
+ANSWERED_BY = ("temperature", "top_p", "top_k", "repetition_penalty", "max_tokens", "yarn_factor",
+               "grader_version", "not_sent")  # fmt: skip
+"""Of a statement: scores that differ in one of them are not compared."""
 Answers = Mapping[str, Mapping[int, bool]]
 """Problem id → index → whether that answer is right; unscored ones are left out."""
 
@@ -79,13 +82,16 @@ class Change(NamedTuple):
 
 
 def change_of(before: Evaluation, after: Evaluation, benchmark: str) -> Change | None:
-    """From one checkpoint to the next; None where both did not answer the same questions.
+    """From one checkpoint to the next; None where both did not answer the same questions, or were
+    sampled or judged in other ways.
 
     What makes a problem hard is in both scores and cancels, so the interval is narrower than the
     two intervals of the scores say: that of the mean difference, resampling problems.
     """
     old, new = before.result(benchmark), after.result(benchmark)
     if not old or not new or old.avg is None or new.avg is None or old.questions != new.questions:
+        return None
+    if any(getattr(old.statement, n) != getattr(new.statement, n) for n in ANSWERED_BY):
         return None
     first, second = (means_of(answers_of(e.folder)[benchmark]) for e in (before, after))
     both = np.array([100 * (second[p] - first[p]) for p in sorted(first.keys() & second.keys())])

@@ -1,6 +1,7 @@
 """An experiment's page and the page of all: what was seen, how sure it is, what is no evidence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,30 @@ def test_each_contrast_gets_its_verdict_and_pages_say_which_control_a_method_doe
     for text in (page_of(spec, runs), every):
         lines = [line for line in text.splitlines() if "does not beat its control α=0 on" in line]
         assert len(lines) == (0 if verdict == "confirmed" else len(BENCHMARKS))
+
+
+def test_an_effect_says_of_how_many_problems_it_is_where_some_run_lacks_scores():
+    spec, name, runs = SPEC, BENCHMARKS[0], cells(0.6)
+    full = outcome_of(spec, "tiny", runs)
+    assert {(f.problems, f.asked_problems) for f in full.findings} == {(20, 20)}
+    only = {"p0": runs[0].scores[name]["p0"]}
+    runs[0] = replace(runs[0], scores={**runs[0].scores, name: only})
+    outcome = outcome_of(spec, "tiny", runs)
+    assert (outcome.findings[0].problems, outcome.findings[0].asked_problems) == (1, 20)
+    every = results_page("tiny", [spec], [finished_with(spec, outcome)]).markdown()
+    for text in (page_of(spec, runs), every):
+        assert "rests on 1 of 20 problems" in text
+    assert "rests on" not in page_of(spec, cells(0.6))
+
+
+def test_runs_that_do_not_differ_at_all_show_nothing_of_what_could_have_been_seen():
+    zeros = dict.fromkeys(BENCHMARKS, dict.fromkeys(("p0", "p1"), 0.0))
+    floor = [replace(c, scores=zeros) for c in cells(0.4)]
+    outcome = outcome_of(SPEC, "tiny", floor)
+    assert {(f.could_see, f.seeds_for(5)) for f in outcome.findings} == {(None, None)}
+    every = results_page("tiny", [SPEC], [finished_with(SPEC, outcome)]).markdown()
+    for text in (page_of(SPEC, floor), every):
+        assert "±0.0" not in text
 
 
 def test_an_arm_that_lacks_a_seed_or_a_score_is_compared_on_the_others():

@@ -40,6 +40,7 @@ def gather(out: Path, *, settings: Knobs) -> Metrics:
     sources = [
         {"name": "textbook", "dataset": "someone/textbook", "revision": "abc", "licence": "MIT"},
         {"name": "forum", "dataset": "someone/forum", "revision": "", "licence": "CC-BY-4.0"},
+        {"name": "scraped", "dataset": "someone/scraped", "revision": "", "licence": ""},
     ]
     (out / "sources.json").write_text(json.dumps(sources))
     return {}
@@ -100,7 +101,7 @@ def test_the_card_counts_every_source_at_every_step_and_names_what_it_was_made_o
     assert results["thin_out"].digest in card
     assert table_rows(card, "Lineage")["gather"] == [first.key, first.digest]
     front = yaml.safe_load(card.split("---")[1])
-    assert front["license"] == ["cc-by-4.0", "mit"]
+    assert front["license"] == ["cc-by-4.0", "mit", "unknown"]
     assert {c["data_files"] for c in front["configs"]} == {"kept.parquet", "rejected.parquet"}
     assert not Elements(MarkdownIt().render(card)).tags & {"script"}
     rows = table_rows(cards(tmp_path)["answer"], STEPS)  # whose rows name no source

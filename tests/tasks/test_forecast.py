@@ -18,7 +18,7 @@ from klear.tasks.answers.judge import judge
 from klear.tasks.engine.stage import Stage
 from klear.tasks.models.evaluate import evaluate
 from klear.tasks.models.train import rl, sft
-from klear.tasks.planning.plan import Forecaster
+from klear.tasks.planning.plan import Forecaster, resumed
 from klear.tasks.planning.work import StoreHistory
 from klear.tasks.report.run_story import PlannedStage
 from klear.tasks.store.hardware import gpus, split, this_machine
@@ -95,6 +95,10 @@ def test_rl_generates_judges_and_trains_and_an_evaluation_asks_every_problem_k_t
     settings, kept = EvaluateSettings.model_validate(curve), given(**model.counts)
     estimate = forecast(tmp_path, evaluate.named("evaluate_rl_math"), settings, kept, HELD_OUT)
     assert estimate.tokens == (OF_THE_PAPER + 9 * 4 * 30) * 10_000
+    # Killed after the answers of the last model: those of the kept ones are still to be made.
+    (tmp_path / ".resume").mkdir()
+    (tmp_path / ".resume/progress.json").write_text('{"done": 7, "total": 7, "note": ""}')
+    assert resumed(estimate, tmp_path, "").tokens == pytest.approx(9 * 4 * 30 * 10_000)
 
 
 MEASURED = {"stream_tokens_per_second": 40.0, "requests_in_flight": 100}

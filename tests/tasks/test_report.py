@@ -141,6 +141,18 @@ def test_a_change_is_paired_by_problem_and_is_noise_where_its_interval_holds_zer
     assert change_of(before, answered(tmp_path, "rl_code", half, "another "), "aime24") is None
 
 
+@pytest.mark.parametrize("differs", [{"max_tokens": 1_024}, {"temperature": 1.0},
+                                     {"grader_version": 2}, {"not_sent": ("top_k",)}])  # fmt: skip
+def test_scores_that_were_sampled_or_judged_in_other_ways_are_no_change_of_the_model(
+    tmp_path, differs
+):
+    base = answered(tmp_path, "base", [True] * 5)
+    (result,) = answered(tmp_path, "sft", [False] * 5).results
+    other = result.model_copy(update={"statement": STATEMENT.model_copy(update=differs)})
+    after = Evaluation("evaluate_sft", (other,), tmp_path / "evaluate_sft")
+    assert change_of(base, after, "aime24") is None
+
+
 def test_the_rollouts_to_read_first_differ():
     nothing = {"index": 0, "prompt": "", "text": "", "answer": None, "correct": None}
 
@@ -251,6 +263,13 @@ def test_plan_and_outcome_stand_beside_each_other_and_lead_to_every_run():
     assert f'<a href="{stage}">sft</a>' in page
     assert f'href="{run}"' in page
     assert "2 stages: 2 computed. Computing took 2 min 02 s." in page
+
+
+def test_a_run_costs_what_it_computed_and_not_what_it_reused():
+    paid = (("distill", "reused", 250.0), ("rate", "computed", 3.0))
+    outcomes = (StageOutcome(stage=s, action=a, seconds=9, cost=c) for s, a, c in paid)
+    story = RunStory(name="tiny-seed0", happened=tuple(outcomes))
+    assert "Cost: 3.00" in report_page([], "tiny", story).html()
 
 
 def test_rl_has_curves_a_table_of_the_tokens_outside_the_clip_range_and_alarms_above(tmp_path):
