@@ -147,8 +147,7 @@ def claim_rows(rows: Iterable[Compared], profile: str) -> list[tuple[str, ...]]:
 
 def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
     findings = [row.finding for row in rows if row.finding]
-    seen = [f.could_see for f in findings]
-    known = [points for points in seen if points is not None]
+    in_reach = [points for f in findings if (points := f.could_see) is not None]
     return (
         " and ".join(dict.fromkeys(row.spec.shows for row in rows)),
         claim,
@@ -157,7 +156,7 @@ def _row(claim: str, rows: Sequence[Compared]) -> tuple[str, ...]:
             rows, lambda row: f"{f.points:+.1f} ± {f.half:.1f}" if (f := row.finding) else "–"
         ),
         " or ".join(sorted({str(f.seeds) for f in findings})) or "–",
-        f"±{max(known):.1f}" if known and len(known) == len(seen) else "–",
+        f"±{max(in_reach):.1f}" if in_reach and len(in_reach) == len(findings) else "–",
         _verdict(rows),
     )
 

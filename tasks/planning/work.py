@@ -27,8 +27,8 @@ PROMPT, ANSWER, ANSWERS = "mean_prompt_tokens", "answer_tokens", "published_answ
 """Means of tokens, and published answers a problem; after them, as after `KEPT`, the source."""
 MODELS_KEPT = "models_kept"
 SAVED = "saved_tokens"
-REPORTED = "reported_share"  # Of the work, what the progress file of the stage is about.
 """Of answers that nobody has to generate, since they or their pass rates are published."""
+REPORTED = "reported_share"  # Of the work, what the progress file of the stage is about.
 CURATED = 16  # Answers to an RL prompt that a published pass rate stands for (§3.2.1).
 PROBLEMS: Mapping[str, Any] = read_catalogue("problems")["problems"]
 # On disk, as compressed parquet.
