@@ -119,8 +119,9 @@ def job(attempt: Attempt) -> list[psutil.Process]:
 
 
 def judge_worker(attempt: Attempt) -> list[psutil.Process]:
-    """Pebble's workers, once they have started a sandbox."""
-    return [p for stage in child(attempt) for p in _forked(stage) if _children(p)]
+    """Pebble's workers, of a stage or of the job of RL, once they have started a sandbox."""
+    judges = [*child(attempt), *job(attempt)]
+    return [p for judge in judges for p in _forked(judge) if _children(p)]
 
 
 def _forked(process: psutil.Process) -> list[psutil.Process]:
