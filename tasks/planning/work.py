@@ -256,8 +256,9 @@ def distill(s: ForecastInput) -> Workload:
     if published:
         counts[SAVED] = tokens
     generated = None if engine.kind in FREE else tokens
-    size, remark = tokens * BYTES_PER_TOKEN, "answers of the fallback are not counted"
-    remark *= settings.fallback is not None
+    size, remark = tokens * BYTES_PER_TOKEN, ""
+    if settings.fallback:
+        remark = "answers of the fallback are not counted"
     return Workload(amount, size, counts, generated, prompt_tokens, remark=remark)
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
-from ...configs.files import locked
+from ...configs.files import files_in, locked
 from ...eval.progress import report
 from ...eval.records import Record
 from ...training.launch.result_files import LOGS, SCRATCH
@@ -163,8 +163,8 @@ def scan(folder: Path, names: Iterable[str] | None = None) -> dict[str, FileEntr
 
 def names_in(folder: Path) -> list[str]:
     """Every file below `folder`, but for scratch and manifest."""
-    every = (p.relative_to(folder) for p in sorted(folder.rglob("*")) if p.is_file())
-    return [str(n) for n in every if n.parts[0] != SCRATCH and str(n) != MANIFEST]
+    names = (name for name, _ in files_in(folder))
+    return [n for n in names if Path(n).parts[0] != SCRATCH and n != MANIFEST]
 
 
 def tells_about(name: str) -> bool:

@@ -89,8 +89,8 @@ def start(place: Path, file: Path) -> "subprocess.Popen[str]":
     environment = {
         "KLEAR_HOME": str(place / "home"),
         "HF_HUB_OFFLINE": "1",
-        "TORCH_COMPILE_DISABLE": "1",
-    }  # a minute, for vLLM's four answers
+        "TORCH_COMPILE_DISABLE": "1",  # a minute, for vLLM's four answers
+    }
     return subprocess.Popen(
         [sys.executable, "-c", CHAIN, str(file)], cwd=ROOT, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment},
